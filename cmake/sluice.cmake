@@ -1,0 +1,47 @@
+# One target a folder: sluice_library(NAME DEPS ...) takes every .cpp of the
+# folder but tests and benchmarks; tests become one binary NAME_test.
+#
+# The arrows between folders are the DEPS; tools/check_layers.py holds the
+# includes against them.
+
+include(GoogleTest)
+
+set(SLUICE_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+                    -Wimplicit-fallthrough -Wold-style-cast)
+if(SLUICE_WERROR)
+  list(APPEND SLUICE_WARNINGS -Werror)
+endif()
+
+function(sluice_library name)
+  cmake_parse_arguments(ARG "" "" "DEPS;PRIVATE_DEPS;SUBDIRS" ${ARGN})
+  set(patterns *.cpp *.h)
+  foreach(sub IN LISTS ARG_SUBDIRS)
+    list(APPEND patterns ${sub}/*.cpp ${sub}/*.h)
+  endforeach()
+  file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${patterns})
+  set(tests ${sources})
+  list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  set(benches ${sources})
+  list(FILTER benches INCLUDE REGEX "_bench\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cpp$")
+
+  add_library(sluice_${name} STATIC ${sources})
+  target_include_directories(sluice_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  target_compile_options(sluice_${name} PRIVATE ${SLUICE_WARNINGS})
+  target_link_libraries(sluice_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  set_target_properties(sluice_${name} PROPERTIES LINKER_LANGUAGE CXX)
+
+  if(SLUICE_TESTS AND tests)
+    add_executable(${name}_test ${tests})
+    target_compile_options(${name}_test PRIVATE ${SLUICE_WARNINGS})
+    target_link_libraries(${name}_test PRIVATE sluice_${name} ${ARG_PRIVATE_DEPS} GTest::gtest
+                                               GTest::gmock GTest::gtest_main)
+    gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES LABELS unit)
+  endif()
+  if(SLUICE_BENCHMARKS AND benches)
+    add_executable(${name}_bench ${benches})
+    target_compile_options(${name}_bench PRIVATE ${SLUICE_WARNINGS})
+    target_link_libraries(${name}_bench PRIVATE sluice_${name} ${ARG_PRIVATE_DEPS} benchmark::benchmark
+                                                benchmark::benchmark_main)
+  endif()
+endfunction()

@@ -1,0 +1,82 @@
+// How the bytes of one KV block are laid out: a value that the memory manager,
+// the graph, the attention kernel and transfers all read.
+//
+// A block holds K and V of all layers for `block_tokens` consecutive tokens of
+// one sequence in one piece of memory, ordered
+//
+//   [layer][k | v][kv head][token][dim]
+//
+// so that the tile of one head in one layer, [token][dim], is contiguous. K is
+// stored after rotary embedding.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice {
+
+enum class KvType : std::uint8_t { kF16 };
+
+[[nodiscard]] constexpr std::size_t kv_element_bytes(KvType type) {
+  switch (type) {
+    case KvType::kF16: return 2;
+  }
+  return 0;
+}
+
+struct KvLayout {
+  std::int32_t num_layers = 0;
+  std::int32_t num_kv_heads = 0;
+  std::int32_t head_dim_k = 0;    // elements of one K row of one head
+  std::int32_t head_dim_v = 0;
+  std::int32_t block_tokens = 16;
+  KvType type = KvType::kF16;
+
+  friend bool operator==(const KvLayout&, const KvLayout&) = default;
+
+  [[nodiscard]] constexpr std::size_t k_row_bytes() const {
+    return static_cast<std::size_t>(head_dim_k) * kv_element_bytes(type);
+  }
+  [[nodiscard]] constexpr std::size_t v_row_bytes() const {
+    return static_cast<std::size_t>(head_dim_v) * kv_element_bytes(type);
+  }
+  [[nodiscard]] constexpr std::size_t k_tile_bytes() const {
+    return k_row_bytes() * static_cast<std::size_t>(block_tokens);
+  }
+  [[nodiscard]] constexpr std::size_t v_tile_bytes() const {
+    return v_row_bytes() * static_cast<std::size_t>(block_tokens);
+  }
+  [[nodiscard]] constexpr std::size_t layer_bytes() const {
+    return (k_tile_bytes() + v_tile_bytes()) * static_cast<std::size_t>(num_kv_heads);
+  }
+  [[nodiscard]] constexpr std::size_t block_bytes() const {
+    return layer_bytes() * static_cast<std::size_t>(num_layers);
+  }
+  [[nodiscard]] constexpr std::size_t token_bytes() const {
+    return block_bytes() / static_cast<std::size_t>(block_tokens);
+  }
+  // Where the tile of a head starts inside a block.
+  [[nodiscard]] constexpr std::size_t k_offset(std::int32_t layer, std::int32_t head) const {
+    return layer_bytes() * static_cast<std::size_t>(layer) +
+           k_tile_bytes() * static_cast<std::size_t>(head);
+  }
+  [[nodiscard]] constexpr std::size_t v_offset(std::int32_t layer, std::int32_t head) const {
+    return layer_bytes() * static_cast<std::size_t>(layer) +
+           k_tile_bytes() * static_cast<std::size_t>(num_kv_heads) +
+           v_tile_bytes() * static_cast<std::size_t>(head);
+  }
+  // Blocks that hold `tokens` tokens.
+  [[nodiscard]] constexpr std::int32_t blocks_for(std::int64_t tokens) const {
+    return static_cast<std::int32_t>((tokens + block_tokens - 1) / block_tokens);
+  }
+};
+
+// The arena as its users see it: block b is at base + b * layout.block_bytes().
+// Not owned; the arena outlives every user.
+struct KvView {
+  std::byte* base = nullptr;
+  KvLayout layout;
+  std::int32_t num_blocks = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,57 @@
+// What a client asked for, in tokens. Immutable once the gateway has built it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "model/sampler.h"
+#include "model/sampling_params.h"
+
+namespace sluice {
+
+struct Request {
+  RequestId id;
+  std::string trace_id;                // x-request-id, for logs
+  std::vector<Token> prompt;           // at least one token
+  std::int32_t max_tokens = 0;         // most tokens to generate, >= 1; always bounded
+  std::int32_t length_hint = 0;        // the client's guess of the output length; 0: none
+  std::int32_t priority = 0;           // higher yields later
+  SamplingParams sampling;
+  TimePoint arrival{};                 // at the gateway
+};
+
+enum class FinishReason : std::uint8_t {
+  kNone,       // not finished
+  kStop,       // the model ended its turn
+  kLength,     // max_tokens or the context is used up
+  kCancelled,  // the client left, or the gateway saw a stop string
+  kError,
+};
+
+// The only thing that leaves an engine about a request: one generated token, or
+// its end, or both. Indices of a request are 0, 1, 2, ... without a gap, and
+// exactly one event has a finish reason: the last.
+struct TokenEvent {
+  RequestId request;
+  std::int32_t index = 0;              // of the token among the generated ones
+  bool has_token = false;
+  SampledToken token;
+  FinishReason finish = FinishReason::kNone;
+  std::int32_t cached_tokens = 0;      // prompt tokens that came from the prefix cache
+  Duration queued{};                   // from arrival to admission; in the first event
+  Error error;                         // with kError
+};
+
+// Receives events; one call a step, with the events of all of its sequences.
+// Called on the engine's loop: implementations move the events on and return.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  virtual void on_tokens(std::vector<TokenEvent>&& events) = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,143 @@
+// Owns the KV blocks of one instance: who holds which, what is granted until
+// when, and which prefixes can be shared.
+//
+// Belongs to the engine's loop. Block ranges of the pool at any time:
+//
+//   [ granted to running sequences | kept prefixes that nobody uses | free ]
+//
+// The first part never exceeds the capacity, and inside a window it changes
+// only by admission and by release. A granted sequence never waits, moves or
+// restarts for memory before the window's end; nothing that runs is evicted to
+// admit something new. Both are checked in release builds.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <tl/expected.hpp>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "memory/length_forecast.h"
+#include "memory/step_time_model.h"
+#include "memory/window_planner.h"
+
+namespace sluice {
+
+struct KvOptions {
+  std::int32_t num_blocks = 0;
+  bool prefix_cache = true;
+  WindowOptions window;               // block_tokens is here
+};
+
+// A block of which the first tokens are wanted in another one (a prefix that
+// matched in part). The engine has it copied before the sequence's first step.
+struct PrefixCopy {
+  BlockId from;
+  BlockId to;
+  std::int32_t num_tokens = 0;
+};
+
+struct AdmissionRequest {
+  SequenceId id;
+  std::span<const Token> tokens;      // all known: the prompt, and what a restart had generated
+  std::int32_t generated = 0;         // of `tokens`, those that were generated before a restart
+  std::int32_t decode_cap = 0;        // most tokens still to be generated
+  std::int32_t priority = 0;
+};
+
+struct Admission {
+  std::int32_t cached_tokens = 0;     // KV that exists; always less than tokens.size()
+  std::optional<PrefixCopy> copy;     // done by the caller before the first step
+};
+
+enum class Refusal : std::uint8_t {
+  kWindow,     // what it needs until this window's end does not fit beside the grants
+  kForecast,   // it would fit now, but the likely peak would not
+};
+
+struct KvStats {
+  std::int32_t total_blocks = 0;
+  std::int32_t granted_blocks = 0;    // held by running sequences, shared ones once
+  std::int32_t written_blocks = 0;    // of these, those that hold tokens already
+  std::int32_t cached_blocks = 0;     // kept prefixes that nobody uses
+  std::int32_t free_blocks = 0;
+  std::int64_t prefix_queries = 0;    // tokens looked up, ever
+  std::int64_t prefix_hits = 0;       // of these found
+  std::int64_t prefix_evictions = 0;  // blocks
+};
+
+// The present window, for reports, metrics and the page.
+struct Window {
+  std::int64_t number = 0;            // 1, 2, 3, ...
+  TimePoint begin{};
+  TimePoint end{};
+  std::int32_t steps_left = 0;
+  WindowPlan plan;
+};
+
+class KvManager final {
+ public:
+  explicit KvManager(const KvOptions& options);
+  ~KvManager();
+  KvManager(const KvManager&) = delete;
+  KvManager& operator=(const KvManager&) = delete;
+
+  // Blocks that a sequence of `tokens` tokens needs at most; it can never run
+  // if this is above total_blocks.
+  [[nodiscard]] std::int32_t blocks_for(std::int64_t tokens) const;
+
+  // Admits a sequence into the present window, with blocks for all that it
+  // could write until the window's end. The running set is needed for the
+  // forecast; an instance on which nothing runs admits whatever fits.
+  [[nodiscard]] tl::expected<Admission, Refusal> admit(const AdmissionRequest& request, TimePoint now,
+                                            std::span<const RunningSequence> running,
+                                            const StepTimeModel& step_time,
+                                            const LengthForecast& forecast);
+
+  // True when the window's time or steps are used up, or nothing was planned yet.
+  [[nodiscard]] bool window_over(TimePoint now) const;
+  // One step of the window is used.
+  void use_step();
+
+  // Derives the next window and grants it in one go. The deferred sequences
+  // have lost nothing yet: the caller releases them (recompute), or the next
+  // plan tries them again. `early`: before the old window's end, for an arrival.
+  const Window& open_window(TimePoint now, std::span<const RunningSequence> running,
+                            const StepTimeModel& step_time, const LengthForecast& forecast,
+                            bool early = false);
+
+  [[nodiscard]] const Window& window() const;
+
+  // The sequence's blocks in order; covers all tokens granted. Valid until the
+  // next non-const call.
+  [[nodiscard]] std::span<const BlockId> table(SequenceId id) const;
+  // Tokens that it may hold in this window, [0, n).
+  [[nodiscard]] std::int32_t granted_tokens(SequenceId id) const;
+
+  // KV of tokens [0, tokens.size()) exists now. Full blocks become visible to
+  // later requests.
+  void written(SequenceId id, std::span<const Token> tokens);
+
+  // The sequence has ended, in whatever state: its blocks are free at once, but
+  // for those that stay as prefixes.
+  void release(SequenceId id);
+
+  // Tokens of the longest kept prefix; changes nothing.
+  [[nodiscard]] std::int32_t cached_prefix(std::span<const Token> tokens) const;
+  // Drops every prefix that nobody uses.
+  void drop_prefixes();
+
+  [[nodiscard]] KvStats stats() const;
+  // Conservation: free + cached + granted = total, reference counts agree.
+  // O(blocks); for tests, idle time and debug builds.
+  void check_invariants() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

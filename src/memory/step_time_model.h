@@ -1,0 +1,46 @@
+// How long a step takes: t = t0 + a*prefill_tokens + b*decode_sequences + c*context_tokens,
+// fitted online by recursive least squares with forgetting, outliers clipped.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/time.h"
+
+namespace sluice {
+
+struct StepShape {
+  std::int32_t prefill_tokens = 0;
+  std::int32_t decode_sequences = 0;
+  std::int64_t context_tokens = 0;   // tokens that the attention of the step reads, all rows
+};
+
+// The fitted coefficients, in seconds: what a load report carries.
+struct StepTimeCoefficients {
+  double base = 0;
+  double per_prefill_token = 0;
+  double per_decode_sequence = 0;
+  double per_context_token = 0;
+  [[nodiscard]] double seconds(const StepShape& shape) const;
+};
+
+class StepTimeModel final {
+ public:
+  StepTimeModel();
+  explicit StepTimeModel(StepTimeCoefficients initial);
+
+  void observe(const StepShape& shape, Duration took);
+  [[nodiscard]] Duration predict(const StepShape& shape) const;   // > 0
+  [[nodiscard]] const StepTimeCoefficients& coefficients() const { return coefficients_; }
+  // Aged mean of |predicted - took| / took.
+  [[nodiscard]] double relative_error() const { return relative_error_; }
+  [[nodiscard]] std::int64_t observations() const { return observations_; }
+
+ private:
+  StepTimeCoefficients coefficients_;
+  std::array<std::array<double, 4>, 4> covariance_{};
+  double relative_error_ = 0;
+  std::int64_t observations_ = 0;
+};
+
+}  // namespace sluice

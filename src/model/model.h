@@ -1,0 +1,56 @@
+// A model loaded from a GGUF file: everything that serving needs of it.
+//
+// The interfaces beside this file say what each part does; model/ggml/ holds
+// their ggml and llama.cpp version. One Model is shared by all instances of a
+// process: weights are mapped once, and each instance gets a runner of its own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "model/chat.h"
+#include "model/model_info.h"
+#include "model/model_runner.h"
+#include "model/sampler.h"
+#include "model/tokenizer.h"
+
+namespace sluice {
+
+struct ModelOptions {
+  std::string path;                                // a .gguf file
+  bool repack = true;                              // use faster weight layouts where ggml has them
+  bool vocabulary_only = false;                    // no weights: a gateway, `sluice tokenize`
+  std::function<void(double)> on_progress;         // 0..1 while loading; may be empty
+};
+
+struct RunnerOptions {
+  std::int32_t num_threads = 1;
+  std::int32_t max_step_tokens = 512;              // most rows in one step
+  std::int32_t max_step_outputs = 256;             // most sampled rows in one step
+  std::int32_t max_context = 4096;                 // longest sequence, tokens
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  [[nodiscard]] virtual const ModelInfo& info() const = 0;
+  [[nodiscard]] virtual const Tokenizer& tokenizer() const = 0;
+  [[nodiscard]] virtual const ChatTemplate& chat() const = 0;
+  [[nodiscard]] virtual const SamplerFactory& samplers() const = 0;
+  // The model must outlive the runner.
+  [[nodiscard]] virtual Result<std::unique_ptr<ModelRunner>> make_runner(
+      const RunnerOptions& options) const = 0;
+};
+
+// Loads with ggml. kInvalidArgument: not a GGUF file, damaged, or an
+// architecture that is not supported (the message names it and lists those that
+// are); kNotFound: no such file.
+[[nodiscard]] Result<std::unique_ptr<Model>> load_gguf_model(const ModelOptions& options);
+
+// Reads sizes and shapes from the file's header only; for `sluice inspect`.
+[[nodiscard]] Result<ModelInfo> inspect_gguf(const std::string& path);
+
+}  // namespace sluice

@@ -1,0 +1,59 @@
+// Runs one step of a model: a forward pass over a mixed batch of prefill and
+// decode rows, then sampling.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/kv_layout.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "model/sampler.h"
+
+namespace sluice {
+
+// The part of one sequence that a step computes. KV of tokens [0, position) is
+// in `blocks`; the step writes that of [position, position + tokens.size()).
+struct StepRows {
+  std::span<const Token> tokens;       // not empty
+  std::int32_t position = 0;
+  std::span<const BlockId> blocks;     // covers position + tokens.size() tokens
+  Sampler* sampler = nullptr;          // draws after the last token; null: no logits wanted
+};
+
+// Copies the first `num_tokens` tokens of a block, before the pass (a prefix
+// that matched only part of a shared block).
+struct BlockCopy {
+  BlockId from;
+  BlockId to;
+  std::int32_t num_tokens = 0;
+};
+
+// Spans stay valid during run() only.
+struct StepInput {
+  std::vector<BlockCopy> copies;
+  std::vector<StepRows> rows;
+};
+
+struct StepOutput {
+  // One for each of StepInput::rows, in order; without a sampler it is empty
+  // (token -1). A sampler's failure ends its own sequence only.
+  std::vector<Result<SampledToken>> sampled;
+  Duration duration{};                 // of the whole step, as the device spent it
+};
+
+// One device's model. Owned and used by the engine's loop.
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+
+  // Tells where KV lives; called once, before the first run().
+  virtual void bind(const KvView& kv) = 0;
+
+  // An error means that the device failed: every sequence of the step is lost.
+  [[nodiscard]] virtual Result<StepOutput> run(const StepInput& input) = 0;
+};
+
+}  // namespace sluice

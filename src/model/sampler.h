@@ -1,0 +1,48 @@
+// Draws tokens for one sequence.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "model/sampling_params.h"
+
+namespace sluice {
+
+struct TokenLogprob {
+  Token token = 0;
+  float logprob = 0.0F;
+};
+
+struct SampledToken {
+  Token token = 0;
+  bool end_of_generation = false;   // the model says that it has finished
+  float logprob = 0.0F;             // of the raw distribution; only if asked for
+  std::vector<TokenLogprob> top;    // best first; only if asked for
+};
+
+// One sequence's sampler: its penalties, grammar state and random stream. It
+// draws the same tokens for the same seed and logits whatever else is in the
+// batch. Owned by its Sequence; used by one thread at a time, by any thread.
+class Sampler {
+ public:
+  virtual ~Sampler() = default;
+
+  // Draws from `logits` (one row of the vocabulary; may be overwritten) and
+  // accepts what it drew. Fails with kInternal where no token is possible.
+  [[nodiscard]] virtual Result<SampledToken> sample(std::span<float> logits) = 0;
+};
+
+class SamplerFactory {
+ public:
+  virtual ~SamplerFactory() = default;
+
+  // `prompt` feeds the penalties. kInvalidArgument: the grammar does not parse,
+  // or a token is not in the vocabulary. Any thread may call it.
+  [[nodiscard]] virtual Result<std::unique_ptr<Sampler>> make(
+      const SamplingParams& params, std::span<const Token> prompt) const = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,41 @@
+// What a client may ask about how tokens are drawn. Plain data, checked by the
+// gateway (gateway/limits) before it gets here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace sluice {
+
+// A constraint on the text, as GBNF. A lazy grammar sleeps until one of its
+// triggers appears in the output (tool calls after free text).
+struct GrammarSpec {
+  std::string gbnf;               // empty: no constraint
+  bool lazy = false;
+  std::vector<std::string> trigger_patterns;  // regular expressions over the output
+  std::vector<Token> trigger_tokens;
+};
+
+struct SamplingParams {
+  float temperature = 1.0F;       // 0: greedy
+  std::int32_t top_k = 0;         // <= 0: off
+  float top_p = 1.0F;             // 1: off
+  float min_p = 0.0F;             // 0: off
+  float typical_p = 1.0F;         // 1: off
+  float presence_penalty = 0.0F;
+  float frequency_penalty = 0.0F;
+  float repetition_penalty = 1.0F;      // 1: off; over the last `repeat_last_n` tokens
+  std::int32_t repeat_last_n = -1;      // -1: the whole sequence
+  std::vector<std::pair<Token, float>> logit_bias;  // added to the logit; -inf bans
+  std::uint64_t seed = 0;
+  std::int32_t min_tokens = 0;    // no end-of-generation token before that many
+  bool ignore_eos = false;
+  std::int32_t num_logprobs = -1;  // -1: none; 0: of the chosen token; n: and the n best
+  GrammarSpec grammar;
+};
+
+}  // namespace sluice
