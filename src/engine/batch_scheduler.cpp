@@ -1,0 +1,51 @@
+#include "engine/batch_scheduler.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+std::int32_t BatchScheduler::prefill_budget(const StepShape& decode,
+                                            const StepTimeModel& step_time) const {
+  const std::int32_t room = options_.max_step_tokens - decode.decode_sequences;
+  if (decode.decode_sequences == 0 || room <= options_.min_chunk_tokens) return std::max(room, 0);
+  // Step time is linear in prefill tokens, so the target is met by division.
+  const double per_token = step_time.coefficients().per_prefill_token;
+  if (per_token <= 0) return room;
+  const double spare = to_seconds(options_.mixed_step_target - step_time.predict(decode));
+  const double fits = std::min(spare / per_token, static_cast<double>(room));
+  return std::max(options_.min_chunk_tokens, static_cast<std::int32_t>(fits));
+}
+
+BatchPlan BatchScheduler::plan(std::span<const BatchCandidate> candidates,
+                               const StepTimeModel& step_time) const {
+  BatchPlan plan;
+  plan.rows.reserve(candidates.size());
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const BatchCandidate& c = candidates[i];
+    if (!c.decoding || c.granted_tokens <= c.computed) continue;
+    if (plan.shape.decode_sequences == options_.max_step_tokens) break;
+    plan.rows.push_back({.candidate = i, .num_tokens = 1, .samples = true});
+    plan.shape.decode_sequences += 1;
+    plan.shape.context_tokens += c.computed + 1;
+  }
+
+  std::int32_t budget = prefill_budget(plan.shape, step_time);
+  for (std::size_t i = 0; i < candidates.size() && budget > 0; ++i) {
+    const BatchCandidate& c = candidates[i];
+    if (c.decoding) continue;
+    const std::int32_t tokens =
+        std::min({c.left_to_compute, c.granted_tokens - c.computed, budget});
+    if (tokens <= 0) continue;
+    plan.rows.push_back(
+        {.candidate = i, .num_tokens = tokens, .samples = tokens == c.left_to_compute});
+    plan.shape.prefill_tokens += tokens;
+    // Row j of the chunk reads computed + j + 1 tokens of context.
+    plan.shape.context_tokens +=
+        static_cast<std::int64_t>(tokens) * c.computed +
+        static_cast<std::int64_t>(tokens) * (tokens + 1) / 2;
+    budget -= tokens;
+  }
+  return plan;
+}
+
+}  // namespace sluice

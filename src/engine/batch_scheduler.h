@@ -1,0 +1,64 @@
+// Which tokens of which sequences the next step computes. Pure.
+//
+// Every decoding sequence gets its row, so that decode never starves; prefill
+// chunks fill the rest of the token budget, oldest first. Beside decode rows a
+// chunk is also bounded by time: a step should not take longer than
+// `mixed_step_target`, or clients would see their streams stall whenever
+// somebody sends a long prompt (chunked prefill, as in Sarathi-Serve).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "memory/step_time_model.h"
+
+namespace sluice {
+
+struct BatchOptions {
+  std::int32_t max_step_tokens = 512;
+  std::int32_t min_chunk_tokens = 32;       // of a prefill chunk beside decode rows
+  Duration mixed_step_target = std::chrono::milliseconds(150);
+};
+
+// A running sequence as the batch scheduler sees it, in the order of admission.
+struct BatchCandidate {
+  SequenceId id;
+  std::int32_t computed = 0;          // tokens whose KV exists
+  std::int32_t left_to_compute = 0;   // >= 1
+  std::int32_t granted_tokens = 0;    // KV may be written for [0, granted_tokens)
+  bool decoding = false;
+};
+
+struct BatchRow {
+  std::size_t candidate = 0;          // index into the candidates
+  std::int32_t num_tokens = 0;        // >= 1
+  bool samples = false;               // reaches the last known token
+};
+
+struct BatchPlan {
+  std::vector<BatchRow> rows;         // decode rows first
+  StepShape shape;                    // for the step-time model
+  [[nodiscard]] bool empty() const { return rows.empty(); }
+};
+
+class BatchScheduler final {
+ public:
+  explicit BatchScheduler(BatchOptions options) : options_(options) {}
+
+  // Ensures: at most max_step_tokens tokens; no row goes beyond its grant; if
+  // any candidate has a grant to write, the plan is not empty.
+  [[nodiscard]] BatchPlan plan(std::span<const BatchCandidate> candidates,
+                               const StepTimeModel& step_time) const;
+
+ private:
+  // Prefill tokens that this step may hold beside its decode rows.
+  [[nodiscard]] std::int32_t prefill_budget(const StepShape& decode,
+                                            const StepTimeModel& step_time) const;
+
+  const BatchOptions options_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,123 @@
+// One instance: from requests to token events, one step at a time.
+//
+// Synchronous: the loop that owns an Engine calls submit(), cancel() and step();
+// nothing here waits or knows a thread. Plans are made first and committed
+// after (BatchScheduler, WindowPlanner); memory is granted a window at a time
+// (memory/kv_manager.h).
+//
+// Invariant: every submitted request gets exactly one finishing event, and when
+// it has it, all its blocks are free or kept as an unused prefix.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "engine/batch_scheduler.h"
+#include "engine/engine_stats.h"
+#include "engine/request.h"
+#include "engine/sequence.h"
+#include "memory/kv_manager.h"
+#include "memory/length_forecast.h"
+#include "memory/step_time_model.h"
+#include "model/model_runner.h"
+
+namespace sluice {
+
+struct EngineOptions {
+  std::int32_t max_running = 64;       // sequences in a step
+  std::int32_t max_waiting = 512;      // admitted to the instance, not to memory yet
+  std::int32_t max_context = 4096;     // tokens of one sequence, prompt and output
+  BatchOptions batch;
+  KvOptions kv;
+};
+
+// What a load report is made of; cheap to take.
+struct EngineLoad {
+  std::int32_t waiting_requests = 0;
+  std::int64_t waiting_tokens = 0;      // known tokens of the waiting
+  std::int64_t uncomputed_tokens = 0;   // waiting and running
+  std::int32_t running_sequences = 0;
+  std::int64_t context_tokens = 0;      // KV held by the running set
+  KvStats kv;
+  std::int64_t window_number = 0;
+  TimePoint window_begin{};
+  TimePoint window_end{};
+  std::vector<Outlook> outlook;         // of the present window's plan
+  StepTimeCoefficients step;
+  std::array<std::int32_t, 3> output_quantiles{};   // p10, p50, p90
+};
+
+class Engine final {
+ public:
+  // All references outlive the engine. The runner is bound to its KV memory.
+  Engine(const EngineOptions& options, ModelRunner& runner, const SamplerFactory& samplers,
+         const Clock& clock, TokenSink& sink);
+
+  // Takes the request. A refusal (never fits, queue full, bad grammar) comes as
+  // its finishing event, with the next call of step().
+  void submit(std::unique_ptr<Request> request);
+
+  // Ends the request in whatever state it is; its last event is kCancelled.
+  // Unknown or finished requests are ignored.
+  void cancel(RequestId request);
+
+  // One round: renew the window if it is over, admit, compute, emit. True if a
+  // step ran; false if there is nothing to do until the next submit().
+  bool step();
+
+  // Ends every request with this error; the device has failed or the instance stops.
+  void fail_all(const Error& error);
+
+  [[nodiscard]] bool idle() const { return running_.empty() && waiting_.empty() && events_.empty(); }
+  [[nodiscard]] EngineLoad load() const;
+  [[nodiscard]] EngineStats stats() const;
+  // Requests taken since the last call: their ledger entries can end.
+  [[nodiscard]] std::vector<RequestId> take_seen();
+  void check_invariants() const;
+
+ private:
+  [[nodiscard]] Status accept(const Request& request) const;
+  void renew_window();
+  const Window& open_window(bool early);
+  void admit_waiting();
+  [[nodiscard]] bool try_admit(std::unique_ptr<Sequence>& sequence);
+  [[nodiscard]] bool prefix_is_coming(const Sequence& waiting) const;
+  void restart_later(SequenceId id);
+  void compute(const BatchPlan& plan);
+  void apply(const BatchPlan& plan, StepOutput& output);
+  void apply_token(Sequence& sequence, Result<SampledToken>& sampled);
+  void finish(Sequence& sequence, TokenEvent&& event);
+  void remove_finished();
+  void flush_events();
+  [[nodiscard]] TokenEvent event_for(Sequence& sequence) const;
+  [[nodiscard]] std::span<const RunningSequence> running_views();
+  [[nodiscard]] std::vector<BatchCandidate> candidates() const;
+
+  // Constant after construction.
+  const EngineOptions options_;
+  ModelRunner& runner_;
+  const SamplerFactory& samplers_;
+  const Clock& clock_;
+  TokenSink& sink_;
+  const BatchScheduler batch_scheduler_;
+
+  KvManager kv_;
+  StepTimeModel step_time_;
+  LengthForecast forecast_;
+
+  std::vector<std::unique_ptr<Sequence>> running_;   // in the order of admission
+  std::deque<std::unique_ptr<Sequence>> waiting_;    // by priority, then arrival
+  std::vector<TokenEvent> events_;                   // to leave with this step
+  std::vector<RequestId> seen_;
+  std::vector<RunningSequence> views_;               // reused by running_views()
+  SequenceId next_id_{1};
+  bool renewed_for_arrival_ = false;                 // at most one early renewal a window
+  EngineStats stats_;
+};
+
+}  // namespace sluice

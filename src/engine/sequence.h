@@ -1,0 +1,53 @@
+// One running generation on one instance. Owned by its Engine, used by the
+// engine's loop only.
+//
+// Three lengths explain all of it: KV exists for tokens [0, computed); all
+// tokens [0, tokens.size()) are known; the prompt is [0, prompt_tokens). A step
+// computes from `computed` on, and samples when it reaches tokens.size().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "engine/request.h"
+#include "memory/kv_manager.h"
+#include "model/sampler.h"
+
+namespace sluice {
+
+struct Sequence {
+  SequenceId id;
+  std::unique_ptr<Request> request;
+  std::unique_ptr<Sampler> sampler;
+  std::vector<Token> tokens;            // the prompt, then what was generated
+  std::int32_t prompt_tokens = 0;
+  std::int32_t computed = 0;
+  std::int32_t cached_tokens = 0;       // of the prompt, found at the first admission
+  std::optional<PrefixCopy> copy;       // to be done in its next step
+  std::optional<TimePoint> admitted_at; // first admission; unset while it never ran
+  bool announced = false;               // its first event has left
+
+  [[nodiscard]] std::int32_t known() const { return static_cast<std::int32_t>(tokens.size()); }
+  [[nodiscard]] std::int32_t generated() const { return known() - prompt_tokens; }
+  [[nodiscard]] std::int32_t left_to_compute() const { return known() - computed; }
+  // One token left means that the step's row is a decode row.
+  [[nodiscard]] bool decoding() const { return left_to_compute() == 1 && generated() > 0; }
+  [[nodiscard]] std::int32_t left_to_generate() const { return request->max_tokens - generated(); }
+
+  // How the window planner sees it.
+  [[nodiscard]] RunningSequence view(std::int32_t held_blocks) const {
+    return {.id = id,
+            .held_tokens = computed,
+            .held_blocks = held_blocks,
+            .prefill_left = left_to_compute(),
+            .generated = generated(),
+            .decode_cap = left_to_generate(),
+            .priority = request->priority};
+  }
+};
+
+}  // namespace sluice
