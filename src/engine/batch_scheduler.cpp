@@ -40,9 +40,8 @@ BatchPlan BatchScheduler::plan(std::span<const BatchCandidate> candidates,
         {.candidate = i, .num_tokens = tokens, .samples = tokens == c.left_to_compute});
     plan.shape.prefill_tokens += tokens;
     // Row j of the chunk reads computed + j + 1 tokens of context.
-    plan.shape.context_tokens +=
-        static_cast<std::int64_t>(tokens) * c.computed +
-        static_cast<std::int64_t>(tokens) * (tokens + 1) / 2;
+    plan.shape.context_tokens += static_cast<std::int64_t>(tokens) * c.computed +
+                                 static_cast<std::int64_t>(tokens) * (tokens + 1) / 2;
     budget -= tokens;
   }
   return plan;

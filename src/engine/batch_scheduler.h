@@ -19,28 +19,28 @@ namespace sluice {
 
 struct BatchOptions {
   std::int32_t max_step_tokens = 512;
-  std::int32_t min_chunk_tokens = 32;       // of a prefill chunk beside decode rows
+  std::int32_t min_chunk_tokens = 32;  // of a prefill chunk beside decode rows
   Duration mixed_step_target = std::chrono::milliseconds(150);
 };
 
 // A running sequence as the batch scheduler sees it, in the order of admission.
 struct BatchCandidate {
   SequenceId id;
-  std::int32_t computed = 0;          // tokens whose KV exists
-  std::int32_t left_to_compute = 0;   // >= 1
-  std::int32_t granted_tokens = 0;    // KV may be written for [0, granted_tokens)
+  std::int32_t computed = 0;         // tokens whose KV exists
+  std::int32_t left_to_compute = 0;  // >= 1
+  std::int32_t granted_tokens = 0;   // KV may be written for [0, granted_tokens)
   bool decoding = false;
 };
 
 struct BatchRow {
-  std::size_t candidate = 0;          // index into the candidates
-  std::int32_t num_tokens = 0;        // >= 1
-  bool samples = false;               // reaches the last known token
+  std::size_t candidate = 0;    // index into the candidates
+  std::int32_t num_tokens = 0;  // >= 1
+  bool samples = false;         // reaches the last known token
 };
 
 struct BatchPlan {
-  std::vector<BatchRow> rows;         // decode rows first
-  StepShape shape;                    // for the step-time model
+  std::vector<BatchRow> rows;  // decode rows first
+  StepShape shape;             // for the step-time model
   [[nodiscard]] bool empty() const { return rows.empty(); }
 };
 

@@ -29,9 +29,9 @@
 namespace sluice {
 
 struct EngineOptions {
-  std::int32_t max_running = 64;       // sequences in a step
-  std::int32_t max_waiting = 512;      // admitted to the instance, not to memory yet
-  std::int32_t max_context = 4096;     // tokens of one sequence, prompt and output
+  std::int32_t max_running = 64;    // sequences in a step
+  std::int32_t max_waiting = 512;   // admitted to the instance, not to memory yet
+  std::int32_t max_context = 4096;  // tokens of one sequence, prompt and output
   BatchOptions batch;
   KvOptions kv;
 };
@@ -39,17 +39,17 @@ struct EngineOptions {
 // What a load report is made of; cheap to take.
 struct EngineLoad {
   std::int32_t waiting_requests = 0;
-  std::int64_t waiting_tokens = 0;      // known tokens of the waiting
-  std::int64_t uncomputed_tokens = 0;   // waiting and running
+  std::int64_t waiting_tokens = 0;     // known tokens of the waiting
+  std::int64_t uncomputed_tokens = 0;  // waiting and running
   std::int32_t running_sequences = 0;
-  std::int64_t context_tokens = 0;      // KV held by the running set
+  std::int64_t context_tokens = 0;  // KV held by the running set
   KvStats kv;
   std::int64_t window_number = 0;
   TimePoint window_begin{};
   TimePoint window_end{};
-  std::vector<Outlook> outlook;         // of the present window's plan
+  std::vector<Outlook> outlook;  // of the present window's plan
   StepTimeCoefficients step;
-  std::array<std::int32_t, 3> output_quantiles{};   // p10, p50, p90
+  std::array<std::int32_t, 3> output_quantiles{};  // p10, p50, p90
 };
 
 class Engine final {
@@ -73,7 +73,9 @@ class Engine final {
   // Ends every request with this error; the device has failed or the instance stops.
   void fail_all(const Error& error);
 
-  [[nodiscard]] bool idle() const { return running_.empty() && waiting_.empty() && events_.empty(); }
+  [[nodiscard]] bool idle() const {
+    return running_.empty() && waiting_.empty() && events_.empty();
+  }
   [[nodiscard]] EngineLoad load() const;
   [[nodiscard]] EngineStats stats() const;
   // Requests taken since the last call: their ledger entries can end.
@@ -110,13 +112,13 @@ class Engine final {
   StepTimeModel step_time_;
   LengthForecast forecast_;
 
-  std::vector<std::unique_ptr<Sequence>> running_;   // in the order of admission
-  std::deque<std::unique_ptr<Sequence>> waiting_;    // by priority, then arrival
-  std::vector<TokenEvent> events_;                   // to leave with this step
+  std::vector<std::unique_ptr<Sequence>> running_;  // in the order of admission
+  std::deque<std::unique_ptr<Sequence>> waiting_;   // by priority, then arrival
+  std::vector<TokenEvent> events_;                  // to leave with this step
   std::vector<RequestId> seen_;
-  std::vector<RunningSequence> views_;               // reused by running_views()
+  std::vector<RunningSequence> views_;  // reused by running_views()
   SequenceId next_id_{1};
-  bool renewed_for_arrival_ = false;                 // at most one early renewal a window
+  bool renewed_for_arrival_ = false;  // at most one early renewal a window
   EngineStats stats_;
 };
 

@@ -15,7 +15,7 @@ namespace sluice {
 // A histogram with fixed upper bounds; counts are not cumulated.
 template <std::size_t N>
 struct FixedHistogram {
-  std::array<double, N> bounds{};           // ascending; above the last: counts[N]
+  std::array<double, N> bounds{};  // ascending; above the last: counts[N]
   std::array<std::int64_t, N + 1> counts{};
   double sum = 0;
 
@@ -42,16 +42,16 @@ struct SequenceView {
 struct WindowStats {
   std::int64_t windows = 0;
   std::int64_t early_renewals = 0;
-  double seconds_sum = 0;                   // of the windows that ended
-  std::int64_t demand_blocks = 0;           // of the present window
-  std::int64_t granted_blocks = 0;          // by the present window's plan and its admissions
-  std::int64_t unused_blocks_sum = 0;       // granted but not written, at window ends
-  std::int64_t granted_blocks_sum = 0;      // held at window ends
+  double seconds_sum = 0;               // of the windows that ended
+  std::int64_t demand_blocks = 0;       // of the present window
+  std::int64_t granted_blocks = 0;      // by the present window's plan and its admissions
+  std::int64_t unused_blocks_sum = 0;   // granted but not written, at window ends
+  std::int64_t granted_blocks_sum = 0;  // held at window ends
   double planning_seconds_sum = 0;
-  std::int64_t shortfall_prefixes = 0;      // remedies: prefix blocks dropped,
-  std::int64_t shortfall_shortened = 0;     //   windows shortened,
-  std::int64_t shortfall_admission = 0;     //   admissions refused,
-  std::int64_t shortfall_recompute = 0;     //   sequences restarted
+  std::int64_t shortfall_prefixes = 0;   // remedies: prefix blocks dropped,
+  std::int64_t shortfall_shortened = 0;  //   windows shortened,
+  std::int64_t shortfall_admission = 0;  //   admissions refused,
+  std::int64_t shortfall_recompute = 0;  //   sequences restarted
 };
 
 struct EngineStats {
@@ -61,15 +61,15 @@ struct EngineStats {
   std::vector<SequenceView> running;
 
   std::int64_t steps = 0;
-  std::int64_t prompt_tokens = 0;           // of admitted requests
-  std::int64_t cached_prompt_tokens = 0;    // of these, from the prefix cache
+  std::int64_t prompt_tokens = 0;         // of admitted requests
+  std::int64_t cached_prompt_tokens = 0;  // of these, from the prefix cache
   std::int64_t computed_prefill_tokens = 0;
   std::int64_t generated_tokens = 0;
   std::int64_t preemptions = 0;
-  std::array<std::int64_t, 5> finished{};   // by FinishReason
+  std::array<std::int64_t, 5> finished{};  // by FinishReason
   double forecast_error_tokens = 0;
   double step_time_error = 0;
-  double busy_seconds = 0;                  // spent in steps
+  double busy_seconds = 0;  // spent in steps
   FixedHistogram<12> step_tokens{{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048}, {}, 0};
   FixedHistogram<12> step_seconds{
       {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5}, {}, 0};

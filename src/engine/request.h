@@ -15,13 +15,13 @@ namespace sluice {
 
 struct Request {
   RequestId id;
-  std::string trace_id;                // x-request-id, for logs
-  std::vector<Token> prompt;           // at least one token
-  std::int32_t max_tokens = 0;         // most tokens to generate, >= 1; always bounded
-  std::int32_t length_hint = 0;        // the client's guess of the output length; 0: none
-  std::int32_t priority = 0;           // higher yields later
+  std::string trace_id;          // x-request-id, for logs
+  std::vector<Token> prompt;     // at least one token
+  std::int32_t max_tokens = 0;   // most tokens to generate, >= 1; always bounded
+  std::int32_t length_hint = 0;  // the client's guess of the output length; 0: none
+  std::int32_t priority = 0;     // higher yields later
   SamplingParams sampling;
-  TimePoint arrival{};                 // at the gateway
+  TimePoint arrival{};  // at the gateway
 };
 
 enum class FinishReason : std::uint8_t {
@@ -37,13 +37,13 @@ enum class FinishReason : std::uint8_t {
 // exactly one event has a finish reason: the last.
 struct TokenEvent {
   RequestId request;
-  std::int32_t index = 0;              // of the token among the generated ones
+  std::int32_t index = 0;  // of the token among the generated ones
   bool has_token = false;
   SampledToken token;
   FinishReason finish = FinishReason::kNone;
-  std::int32_t cached_tokens = 0;      // prompt tokens that came from the prefix cache
-  Duration queued{};                   // from arrival to admission; in the first event
-  Error error;                         // with kError
+  std::int32_t cached_tokens = 0;  // prompt tokens that came from the prefix cache
+  Duration queued{};               // from arrival to admission; in the first event
+  Error error;                     // with kError
 };
 
 // Receives events; one call a step, with the events of all of its sequences.

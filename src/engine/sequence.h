@@ -23,13 +23,13 @@ struct Sequence {
   SequenceId id;
   std::unique_ptr<Request> request;
   std::unique_ptr<Sampler> sampler;
-  std::vector<Token> tokens;            // the prompt, then what was generated
+  std::vector<Token> tokens;  // the prompt, then what was generated
   std::int32_t prompt_tokens = 0;
   std::int32_t computed = 0;
-  std::int32_t cached_tokens = 0;       // of the prompt, found at the first admission
-  std::optional<PrefixCopy> copy;       // to be done in its next step
-  std::optional<TimePoint> admitted_at; // first admission; unset while it never ran
-  bool announced = false;               // its first event has left
+  std::int32_t cached_tokens = 0;        // of the prompt, found at the first admission
+  std::optional<PrefixCopy> copy;        // to be done in its next step
+  std::optional<TimePoint> admitted_at;  // first admission; unset while it never ran
+  bool announced = false;                // its first event has left
 
   [[nodiscard]] std::int32_t known() const { return static_cast<std::int32_t>(tokens.size()); }
   [[nodiscard]] std::int32_t generated() const { return known() - prompt_tokens; }

@@ -1,0 +1,122 @@
+#include "engine/batch_scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/rng.h"
+
+namespace sluice {
+namespace {
+
+using testing::ElementsAre;
+
+// 1 ms a prefill token, 10 ms a step: the mixed target of 110 ms leaves about 100 tokens.
+StepTimeModel one_ms_a_token() {
+  return StepTimeModel({.base = 0.010, .per_prefill_token = 0.001});
+}
+
+BatchOptions options() {
+  return {.max_step_tokens = 256,
+          .min_chunk_tokens = 16,
+          .mixed_step_target = std::chrono::milliseconds(110)};
+}
+
+BatchCandidate decode(std::int32_t context) {
+  return {
+      .computed = context, .left_to_compute = 1, .granted_tokens = context + 8, .decoding = true};
+}
+BatchCandidate prefill(std::int32_t computed, std::int32_t left) {
+  return {.computed = computed, .left_to_compute = left, .granted_tokens = computed + left + 8};
+}
+
+std::vector<std::pair<std::size_t, std::int32_t>> rows_of(const BatchPlan& plan) {
+  std::vector<std::pair<std::size_t, std::int32_t>> rows;
+  for (const BatchRow& row : plan.rows) rows.emplace_back(row.candidate, row.num_tokens);
+  return rows;
+}
+
+TEST(BatchScheduler, Tables) {
+  struct Case {
+    const char* name;
+    std::vector<BatchCandidate> candidates;
+    std::vector<std::pair<std::size_t, std::int32_t>> rows;
+  };
+  for (const Case& c : {
+           Case{"nothing runs", {}, {}},
+           Case{"a short prompt alone goes whole", {prefill(0, 100)}, {{0, 100}}},
+           Case{"a long prompt alone fills the step", {prefill(0, 1000)}, {{0, 256}}},
+           Case{"two prompts share the budget, oldest first",
+                {prefill(0, 200), prefill(0, 200)},
+                {{0, 200}, {1, 56}}},
+           Case{"decode first, prefill bounded by time",
+                {prefill(0, 1000), decode(50)},
+                {{1, 1}, {0, 100}}},
+           Case{"a grant is never exceeded",
+                {{.computed = 10, .left_to_compute = 50, .granted_tokens = 30}},
+                {{0, 20}}},
+           Case{"no grant, no row",
+                {{.computed = 30, .left_to_compute = 1, .granted_tokens = 30, .decoding = true}},
+                {}},
+       }) {
+    SCOPED_TRACE(c.name);
+    EXPECT_EQ(rows_of(BatchScheduler(options()).plan(c.candidates, one_ms_a_token())), c.rows);
+  }
+}
+
+TEST(BatchScheduler, SlowDecodeStillLetsPrefillMove) {
+  // The decode rows alone are over the target: the least chunk is still computed.
+  const StepTimeModel slow({.base = 1.0, .per_prefill_token = 0.001});
+  const std::vector<BatchCandidate> candidates = {decode(10), prefill(0, 500)};
+  EXPECT_EQ(rows_of(BatchScheduler(options()).plan(candidates, slow)),
+            (std::vector<std::pair<std::size_t, std::int32_t>>{{0, 1}, {1, 16}}));
+}
+
+TEST(BatchScheduler, SamplesOnlyAtTheLastKnownToken) {
+  const std::vector<BatchCandidate> candidates = {prefill(0, 300), decode(5)};
+  const BatchPlan plan = BatchScheduler(options()).plan(candidates, one_ms_a_token());
+  ASSERT_EQ(plan.rows.size(), 2U);
+  EXPECT_TRUE(plan.rows[0].samples);
+  EXPECT_FALSE(plan.rows[1].samples);
+}
+
+TEST(BatchScheduler, PropertiesOverRandomSets) {
+  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    std::vector<BatchCandidate> candidates(rng.below(40));
+    bool anything = false;
+    for (auto& c : candidates) {
+      c.computed = static_cast<std::int32_t>(rng.below(500));
+      c.decoding = rng.below(2) == 0;
+      c.left_to_compute = c.decoding ? 1 : 1 + static_cast<std::int32_t>(rng.below(600));
+      c.granted_tokens = c.computed + static_cast<std::int32_t>(rng.below(40));
+      anything |= c.granted_tokens > c.computed;
+    }
+    const BatchPlan plan = BatchScheduler(options()).plan(candidates, one_ms_a_token());
+    std::int32_t total = 0;
+    std::int32_t decodes = 0;
+    std::vector<bool> used(candidates.size());
+    for (const BatchRow& row : plan.rows) {
+      const BatchCandidate& c = candidates.at(row.candidate);
+      EXPECT_FALSE(used[row.candidate]);
+      used[row.candidate] = true;
+      EXPECT_GE(row.num_tokens, 1);
+      EXPECT_LE(c.computed + row.num_tokens, c.granted_tokens);
+      EXPECT_LE(row.num_tokens, c.left_to_compute);
+      EXPECT_EQ(row.samples, row.num_tokens == c.left_to_compute);
+      total += row.num_tokens;
+      decodes += c.decoding ? 1 : 0;
+    }
+    EXPECT_LE(total, 256);
+    EXPECT_EQ(plan.empty(), !anything);
+    EXPECT_EQ(plan.shape.decode_sequences, decodes);
+    EXPECT_EQ(plan.shape.prefill_tokens, total - decodes);
+    for (std::size_t i = 0; i < candidates.size(); ++i) {  // decode never starves
+      if (candidates[i].decoding && candidates[i].granted_tokens > candidates[i].computed)
+        EXPECT_TRUE(used[i]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice

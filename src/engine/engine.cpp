@@ -1,0 +1,400 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace sluice {
+
+Engine::Engine(const EngineOptions& options, ModelRunner& runner, const SamplerFactory& samplers,
+               const Clock& clock, TokenSink& sink)
+    : options_(options),
+      runner_(runner),
+      samplers_(samplers),
+      clock_(clock),
+      sink_(sink),
+      batch_scheduler_(options.batch),
+      kv_(options.kv) {}
+
+// --- Requests in ---------------------------------------------------------------
+
+Status Engine::accept(const Request& request) const {
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  if (prompt == 0 || request.max_tokens < 1) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("a request needs at least 1 prompt token and 1 token to generate; "
+                            "this one has {} and {}",
+                            prompt, request.max_tokens));
+  }
+  const std::int64_t total = prompt + request.max_tokens;
+  if (total > options_.max_context) {
+    return fail(ErrorCode::kNeverFits,
+                fmt::format("{} prompt tokens and {} to generate are {} tokens; the context is {}",
+                            prompt, request.max_tokens, total, options_.max_context));
+  }
+  const std::int32_t blocks = kv_.blocks_for(total);
+  if (blocks > options_.kv.num_blocks) {
+    return fail(ErrorCode::kNeverFits,
+                fmt::format("{} tokens need {} KV blocks of {} tokens; this instance has {}", total,
+                            blocks, options_.kv.window.block_tokens, options_.kv.num_blocks));
+  }
+  if (waiting_.size() >= static_cast<std::size_t>(options_.max_waiting)) {
+    return fail(ErrorCode::kBusy,
+                fmt::format("{} requests wait on this instance already (limit {})", waiting_.size(),
+                            options_.max_waiting));
+  }
+  return {};
+}
+
+void Engine::submit(std::unique_ptr<Request> request) {
+  seen_.push_back(request->id);
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = next_id_;
+  ++next_id_.value;
+  sequence->request = std::move(request);
+  const Request& wanted = *sequence->request;
+
+  Status status = accept(wanted);
+  if (status) {
+    auto sampler = samplers_.make(wanted.sampling, wanted.prompt);
+    if (sampler) {
+      sequence->sampler = std::move(*sampler);
+    } else {
+      status = tl::unexpected(std::move(sampler).error());
+    }
+  }
+  if (!status) {
+    TokenEvent event = event_for(*sequence);
+    event.finish = FinishReason::kError;
+    event.error = std::move(status).error();
+    finish(*sequence, std::move(event));
+    return;
+  }
+
+  sequence->tokens = wanted.prompt;
+  sequence->prompt_tokens = static_cast<std::int32_t>(wanted.prompt.size());
+  const auto later = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& other) {
+    return other->request->priority < wanted.priority;
+  });
+  waiting_.insert(later, std::move(sequence));
+}
+
+void Engine::cancel(RequestId request) {
+  const auto is_it = [request](const auto& s) { return s && s->request->id == request; };
+  const auto cancelled = [this](Sequence& sequence) {
+    TokenEvent event = event_for(sequence);
+    event.finish = FinishReason::kCancelled;
+    finish(sequence, std::move(event));
+  };
+  if (auto it = std::find_if(running_.begin(), running_.end(), is_it); it != running_.end()) {
+    kv_.release((*it)->id);
+    forecast_.observe((*it)->generated(), /*censored=*/true);
+    cancelled(**it);
+    running_.erase(it);
+  } else if (auto w = std::find_if(waiting_.begin(), waiting_.end(), is_it); w != waiting_.end()) {
+    cancelled(**w);
+    waiting_.erase(w);
+  }
+}
+
+void Engine::fail_all(const Error& error) {
+  const auto lost = [&](Sequence& sequence) {
+    TokenEvent event = event_for(sequence);
+    event.finish = FinishReason::kError;
+    event.error = error;
+    finish(sequence, std::move(event));
+  };
+  for (auto& sequence : running_) {
+    kv_.release(sequence->id);
+    lost(*sequence);
+  }
+  for (auto& sequence : waiting_) lost(*sequence);
+  running_.clear();
+  waiting_.clear();
+  flush_events();
+}
+
+std::vector<RequestId> Engine::take_seen() {
+  return std::exchange(seen_, {});
+}
+
+// --- The step ------------------------------------------------------------------
+
+bool Engine::step() {
+  renew_window();
+  admit_waiting();
+  const BatchPlan plan = batch_scheduler_.plan(candidates(), step_time_);  // pure
+  if (!plan.empty()) compute(plan);
+  flush_events();
+  DCHECK((check_invariants(), true));
+  return !plan.empty();
+}
+
+void Engine::renew_window() {
+  if (!kv_.window_over(clock_.now())) return;
+  renewed_for_arrival_ = false;
+  // Where not even one step of everybody fits, the latest of the least important
+  // goes back to the queue, and what it held makes room for the others.
+  while (true) {
+    const Window& window = open_window(/*early=*/false);
+    if (window.plan.deferred.empty()) return;
+    restart_later(window.plan.deferred.front());
+  }
+}
+
+const Window& Engine::open_window(bool early) {
+  const TimePoint begin = clock_.now();
+  const Window& window = kv_.open_window(begin, running_views(), step_time_, forecast_, early);
+  stats_.windows.planning_seconds_sum += to_seconds(clock_.now() - begin);
+  return window;
+}
+
+void Engine::restart_later(SequenceId id) {
+  const auto it =
+      std::find_if(running_.begin(), running_.end(), [id](const auto& s) { return s->id == id; });
+  CHECK(it != running_.end());
+  std::unique_ptr<Sequence> sequence = std::move(*it);
+  running_.erase(it);
+  kv_.release(id);
+  sequence->computed = 0;
+  sequence->copy.reset();
+  stats_.preemptions += 1;
+  stats_.windows.shortfall_recompute += 1;
+  // In front of its equals: it was admitted before they came.
+  const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& other) {
+    return other->request->priority <= sequence->request->priority;
+  });
+  waiting_.insert(place, std::move(sequence));
+}
+
+void Engine::admit_waiting() {
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (running_.size() >= static_cast<std::size_t>(options_.max_running)) return;
+    if (prefix_is_coming(**it)) {  // waits for its twin only; others may pass
+      ++it;
+      continue;
+    }
+    if (!try_admit(*it)) return;  // in order: nothing overtakes for being small
+    it = waiting_.erase(it);
+  }
+}
+
+bool Engine::try_admit(std::unique_ptr<Sequence>& sequence) {
+  Sequence& s = *sequence;
+  const AdmissionRequest request{.id = s.id,
+                                 .tokens = s.tokens,
+                                 .generated = s.generated(),
+                                 .decode_cap = s.left_to_generate(),
+                                 .priority = s.request->priority};
+  auto admission = kv_.admit(request, clock_.now(), running_views(), step_time_, forecast_);
+  if (!admission) {
+    stats_.windows.shortfall_admission += 1;
+    return false;
+  }
+  s.computed = admission->cached_tokens;
+  s.copy = admission->copy;
+  if (!s.admitted_at) {
+    s.admitted_at = clock_.now();
+    s.cached_tokens = admission->cached_tokens;
+    stats_.prompt_tokens += s.prompt_tokens;
+    stats_.cached_prompt_tokens += admission->cached_tokens;
+  }
+  running_.push_back(std::move(sequence));
+  return true;
+}
+
+// True if a running sequence is about to compute a prefix that this one shares,
+// well beyond what is kept already: waiting for it costs less than computing it
+// twice (n choices of one prompt, a burst with one system prompt).
+bool Engine::prefix_is_coming(const Sequence& waiting) const {
+  if (!options_.kv.prefix_cache) return false;
+  const std::int32_t block = options_.kv.window.block_tokens;
+  const std::int32_t worthwhile = 4 * block;
+  std::int32_t kept = -1;
+  for (const auto& other : running_) {
+    if (other->left_to_compute() <= 1) continue;
+    const auto end = std::mismatch(waiting.tokens.begin(), waiting.tokens.end(),
+                                   other->tokens.begin(), other->tokens.end());
+    const auto common = static_cast<std::int32_t>(end.first - waiting.tokens.begin());
+    if (common < worthwhile || common <= other->computed) continue;
+    if (kept < 0) kept = kv_.cached_prefix(waiting.tokens);
+    if (common / block * block >= kept + worthwhile) return true;
+  }
+  return false;
+}
+
+void Engine::compute(const BatchPlan& plan) {
+  StepInput input;
+  input.rows.reserve(plan.rows.size());
+  for (const BatchRow& row : plan.rows) {
+    Sequence& s = *running_[row.candidate];
+    if (s.copy) {
+      input.copies.push_back(
+          {.from = s.copy->from, .to = s.copy->to, .num_tokens = s.copy->num_tokens});
+      s.copy.reset();
+    }
+    input.rows.push_back(
+        {.tokens = std::span(s.tokens).subspan(static_cast<std::size_t>(s.computed),
+                                               static_cast<std::size_t>(row.num_tokens)),
+         .position = s.computed,
+         .blocks = kv_.table(s.id),
+         .sampler = row.samples ? s.sampler.get() : nullptr});
+  }
+  Result<StepOutput> output = runner_.run(input);
+  kv_.use_step();
+  if (!output) {
+    fail_all(output.error());
+    return;
+  }
+  step_time_.observe(plan.shape, output->duration);
+  stats_.steps += 1;
+  stats_.busy_seconds += to_seconds(output->duration);
+  stats_.computed_prefill_tokens += plan.shape.prefill_tokens;
+  stats_.step_tokens.observe(plan.shape.prefill_tokens + plan.shape.decode_sequences);
+  stats_.step_seconds.observe(to_seconds(output->duration));
+  apply(plan, *output);
+}
+
+void Engine::apply(const BatchPlan& plan, StepOutput& output) {
+  CHECK_EQ(output.sampled.size(), plan.rows.size());
+  for (std::size_t i = 0; i < plan.rows.size(); ++i) {
+    const BatchRow& row = plan.rows[i];
+    Sequence& s = *running_[row.candidate];
+    s.computed += row.num_tokens;
+    kv_.written(s.id, std::span(s.tokens).first(static_cast<std::size_t>(s.computed)));
+    if (row.samples) apply_token(s, output.sampled[i]);
+  }
+  remove_finished();
+}
+
+void Engine::apply_token(Sequence& sequence, Result<SampledToken>& sampled) {
+  TokenEvent event = event_for(sequence);
+  if (!sampled) {
+    event.finish = FinishReason::kError;
+    event.error = std::move(sampled).error();
+  } else if (sampled->end_of_generation) {
+    event.finish = FinishReason::kStop;
+  } else {
+    event.has_token = true;
+    event.token = std::move(*sampled);
+    sequence.tokens.push_back(event.token.token);
+    stats_.generated_tokens += 1;
+    if (sequence.left_to_generate() == 0) event.finish = FinishReason::kLength;
+  }
+  if (event.finish == FinishReason::kNone) {
+    events_.push_back(std::move(event));
+    return;
+  }
+  forecast_.observe(sequence.generated(), /*censored=*/event.finish != FinishReason::kStop);
+  kv_.release(sequence.id);
+  finish(sequence, std::move(event));
+}
+
+// --- Events out ----------------------------------------------------------------
+
+TokenEvent Engine::event_for(Sequence& sequence) const {
+  TokenEvent event;
+  event.request = sequence.request->id;
+  event.index = sequence.tokens.empty() ? 0 : sequence.generated();
+  if (!sequence.announced) {
+    sequence.announced = true;
+    event.cached_tokens = sequence.cached_tokens;
+    event.queued = sequence.admitted_at.value_or(clock_.now()) - sequence.request->arrival;
+  }
+  return event;
+}
+
+// Marks the sequence by taking its sampler; remove_finished() or the caller
+// drops it from its list.
+void Engine::finish(Sequence& sequence, TokenEvent&& event) {
+  CHECK(event.finish != FinishReason::kNone);
+  stats_.finished[static_cast<std::size_t>(event.finish)] += 1;
+  sequence.sampler.reset();
+  events_.push_back(std::move(event));
+}
+
+void Engine::remove_finished() {
+  std::erase_if(running_, [](const auto& s) { return s->sampler == nullptr; });
+}
+
+void Engine::flush_events() {
+  if (events_.empty()) return;
+  sink_.on_tokens(std::exchange(events_, {}));
+}
+
+// --- Views ---------------------------------------------------------------------
+
+std::span<const RunningSequence> Engine::running_views() {
+  views_.clear();
+  for (const auto& s : running_) {
+    views_.push_back(s->view(static_cast<std::int32_t>(kv_.table(s->id).size())));
+  }
+  return views_;
+}
+
+std::vector<BatchCandidate> Engine::candidates() const {
+  std::vector<BatchCandidate> candidates;
+  candidates.reserve(running_.size());
+  for (const auto& s : running_) {
+    candidates.push_back({.id = s->id,
+                          .computed = s->computed,
+                          .left_to_compute = s->left_to_compute(),
+                          .granted_tokens = kv_.granted_tokens(s->id),
+                          .decoding = s->decoding()});
+  }
+  return candidates;
+}
+
+EngineLoad Engine::load() const {
+  EngineLoad load;
+  load.waiting_requests = static_cast<std::int32_t>(waiting_.size());
+  load.running_sequences = static_cast<std::int32_t>(running_.size());
+  for (const auto& s : waiting_) load.waiting_tokens += s->known();
+  load.uncomputed_tokens = load.waiting_tokens;
+  for (const auto& s : running_) {
+    load.context_tokens += s->computed;
+    if (!s->decoding()) load.uncomputed_tokens += s->left_to_compute();
+  }
+  load.kv = kv_.stats();
+  const Window& window = kv_.window();
+  load.window_number = window.number;
+  load.window_begin = window.begin;
+  load.window_end = window.end;
+  load.outlook = window.plan.outlook;
+  load.step = step_time_.coefficients();
+  constexpr std::int32_t kAny = 1 << 20;
+  load.output_quantiles = {forecast_.quantile(0, kAny, 0.1), forecast_.quantile(0, kAny, 0.5),
+                           forecast_.quantile(0, kAny, 0.9)};
+  return load;
+}
+
+EngineStats Engine::stats() const {
+  EngineStats stats = stats_;
+  stats.kv = kv_.stats();
+  stats.window = kv_.window();
+  stats.forecast_error_tokens = forecast_.error_tokens();
+  stats.step_time_error = step_time_.relative_error();
+  stats.running.reserve(running_.size());
+  for (const auto& s : running_) {
+    stats.running.push_back({.id = s->id,
+                             .request = s->request->id,
+                             .prompt_tokens = s->prompt_tokens,
+                             .generated = s->generated(),
+                             .max_tokens = s->request->max_tokens,
+                             .held_tokens = s->computed,
+                             .held_blocks = static_cast<std::int32_t>(kv_.table(s->id).size()),
+                             .granted_tokens = kv_.granted_tokens(s->id)});
+  }
+  return stats;
+}
+
+void Engine::check_invariants() const {
+  kv_.check_invariants();
+  for (const auto& s : running_) {
+    CHECK_GE(s->left_to_compute(), 1);
+    CHECK_LE(s->computed, kv_.granted_tokens(s->id));
+  }
+}
+
+}  // namespace sluice
