@@ -112,8 +112,9 @@ TEST(BatchScheduler, PropertiesOverRandomSets) {
     EXPECT_EQ(plan.shape.decode_sequences, decodes);
     EXPECT_EQ(plan.shape.prefill_tokens, total - decodes);
     for (std::size_t i = 0; i < candidates.size(); ++i) {  // decode never starves
-      if (candidates[i].decoding && candidates[i].granted_tokens > candidates[i].computed)
+      if (candidates[i].decoding && candidates[i].granted_tokens > candidates[i].computed) {
         EXPECT_TRUE(used[i]);
+      }
     }
   }
 }

@@ -1,0 +1,289 @@
+#include "engine/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+
+#include "base/rng.h"
+#include "model/fake_model_runner.h"
+
+namespace sluice {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Keeps what left the engine, and checks on the way what every client relies on:
+// indices without a gap, one finishing event, nothing after it.
+class Recorder final : public TokenSink {
+ public:
+  struct Answer {
+    std::vector<Token> tokens;
+    FinishReason finish = FinishReason::kNone;
+    std::int32_t cached_tokens = 0;
+    Error error;
+  };
+  void on_tokens(std::vector<TokenEvent>&& events) override {
+    for (TokenEvent& event : events) {
+      Answer& answer = answers[event.request];
+      EXPECT_EQ(answer.finish, FinishReason::kNone) << "an event after the last one";
+      EXPECT_EQ(event.index, static_cast<std::int32_t>(answer.tokens.size()));
+      if (event.has_token) answer.tokens.push_back(event.token.token);
+      answer.cached_tokens += event.cached_tokens;
+      answer.finish = event.finish;
+      answer.error = event.error;
+    }
+  }
+  std::map<RequestId, Answer> answers;
+};
+
+struct World {
+  FakeModelOptions model;
+  ManualClock clock;
+  Recorder out;
+  FakeModelRunner runner;
+  FakeSamplerFactory samplers;
+  Engine engine;
+
+  explicit World(FakeModelOptions m = {}, EngineOptions o = {})
+      : model(m), runner(m, &clock), samplers(m), engine(fit(o, m), runner, samplers, clock, out) {}
+
+  static EngineOptions fit(EngineOptions o, const FakeModelOptions& m) {
+    o.kv.num_blocks = m.num_blocks;
+    o.kv.window.block_tokens = m.block_tokens;
+    o.kv.window.step_token_budget = o.batch.max_step_tokens;
+    return o;
+  }
+
+  void submit(std::uint64_t id, std::vector<Token> prompt, std::int32_t max_tokens,
+              std::int32_t priority = 0) {
+    auto request = std::make_unique<Request>();
+    request->id = RequestId{id};
+    request->prompt = std::move(prompt);
+    request->max_tokens = max_tokens;
+    request->priority = priority;
+    request->arrival = clock.now();
+    engine.submit(std::move(request));
+  }
+  void step() {
+    engine.step();
+    engine.check_invariants();
+  }
+  void run(int limit = 100000) {
+    while (!engine.idle() && limit-- > 0) step();
+    EXPECT_TRUE(engine.idle()) << "the engine does not come to an end";
+  }
+  Recorder::Answer& answer(std::uint64_t id) { return out.answers[RequestId{id}]; }
+  // Nothing runs: all memory is free or a prefix that nobody uses.
+  void expect_all_memory_back() {
+    const KvStats kv = engine.stats().kv;
+    EXPECT_EQ(kv.granted_blocks, 0);
+    EXPECT_EQ(kv.free_blocks + kv.cached_blocks, kv.total_blocks);
+  }
+};
+
+std::vector<Token> prompt_of(std::size_t n, Token first = 1) {
+  std::vector<Token> prompt(n);
+  std::iota(prompt.begin(), prompt.end(), first);
+  return prompt;
+}
+
+TEST(Engine, AnswersOneRequest) {
+  World w;
+  w.submit(1, prompt_of(9), 12);
+  w.run();
+  EXPECT_EQ(w.answer(1).finish, FinishReason::kLength);
+  EXPECT_EQ(w.answer(1).tokens, w.runner.expected_output(prompt_of(9), 12));
+  w.expect_all_memory_back();
+}
+
+TEST(Engine, StopsAtTheEndOfGeneration) {
+  World w({.end_one_in = 5});
+  w.submit(1, prompt_of(9), 200);
+  w.run();
+  const auto expected = w.runner.expected_output(prompt_of(9), 200);
+  ASSERT_LT(expected.size(), 200U);
+  EXPECT_EQ(w.answer(1).finish, FinishReason::kStop);
+  EXPECT_EQ(w.answer(1).tokens, expected);
+}
+
+TEST(Engine, RefusesWithNumbers) {
+  struct Case {
+    const char* name;
+    std::size_t prompt;
+    std::int32_t max_tokens;
+    ErrorCode code;
+    const char* says;
+  };
+  for (const Case& c : {
+           Case{"no prompt", 0, 5, ErrorCode::kInvalidArgument, "at least 1 prompt token"},
+           Case{"nothing to generate", 5, 0, ErrorCode::kInvalidArgument, "has 5 and 0"},
+           Case{"over the context", 100, 50, ErrorCode::kNeverFits,
+                "150 tokens; the context is 128"},
+           Case{"over the memory", 60, 40, ErrorCode::kNeverFits,
+                "100 tokens need 25 KV blocks of 4 tokens; this instance has 20"},
+       }) {
+    SCOPED_TRACE(c.name);
+    World w({.num_blocks = 20}, {.max_context = 128});
+    w.submit(1, prompt_of(c.prompt), c.max_tokens);
+    w.run();
+    EXPECT_EQ(w.answer(1).finish, FinishReason::kError);
+    EXPECT_EQ(w.answer(1).error.code, c.code);
+    EXPECT_THAT(w.answer(1).error.message, testing::HasSubstr(c.says));
+    w.expect_all_memory_back();
+  }
+}
+
+TEST(Engine, RefusesWhenItsQueueIsFull) {
+  World w({}, {.max_running = 1, .max_waiting = 2});
+  for (std::uint64_t id = 1; id <= 3; ++id) w.submit(id, prompt_of(4), 4);
+  EXPECT_EQ(w.engine.load().waiting_requests, 2);
+  w.run();
+  EXPECT_EQ(w.answer(3).error.code, ErrorCode::kBusy);
+  EXPECT_EQ(w.answer(1).finish, FinishReason::kLength);
+  EXPECT_EQ(w.answer(2).finish, FinishReason::kLength);
+}
+
+TEST(Engine, SharedPrefixIsReusedExactly) {
+  World w;
+  w.submit(1, prompt_of(30), 5);
+  w.run();
+  auto longer = prompt_of(30);
+  longer.insert(longer.end(), {500, 501, 502});
+  w.submit(2, longer, 5);
+  w.submit(3, prompt_of(30), 5);  // the same prompt: at least its last token is computed
+  w.run();
+  EXPECT_EQ(w.answer(1).cached_tokens, 0);
+  EXPECT_GE(w.answer(2).cached_tokens, 28);
+  EXPECT_GE(w.answer(3).cached_tokens, 26);
+  EXPECT_LT(w.answer(3).cached_tokens, 30);
+  EXPECT_EQ(w.answer(2).tokens, w.runner.expected_output(longer, 5));
+  EXPECT_EQ(w.answer(3).tokens, w.runner.expected_output(prompt_of(30), 5));
+}
+
+TEST(Engine, ATwinWaitsForThePrefixBeingComputed) {
+  World w({.num_blocks = 256}, {.batch = {.max_step_tokens = 16}});
+  for (std::uint64_t id = 1; id <= 4; ++id) w.submit(id, prompt_of(64), 4);
+  w.run();
+  for (std::uint64_t id = 2; id <= 4; ++id) {
+    EXPECT_GE(w.answer(id).cached_tokens, 48) << id;
+    EXPECT_EQ(w.answer(id).tokens, w.runner.expected_output(prompt_of(64), 4));
+  }
+  EXPECT_LE(w.engine.stats().computed_prefill_tokens, 64 + 3 * 16);
+}
+
+TEST(Engine, CancelFreesAtOnceInEveryState) {
+  for (int steps = 0; steps < 12; ++steps) {
+    SCOPED_TRACE(steps);
+    World w({}, {.max_running = 2, .batch = {.max_step_tokens = 8}});
+    for (std::uint64_t id = 1; id <= 4; ++id) {
+      w.submit(id, prompt_of(20, static_cast<Token>(100 * id)), 10);
+    }
+    for (int i = 0; i < steps; ++i) w.step();
+    for (std::uint64_t id = 1; id <= 4; ++id) w.engine.cancel(RequestId{id});
+    w.engine.cancel(RequestId{77});  // unknown: ignored
+    w.engine.check_invariants();
+    w.expect_all_memory_back();
+    w.run();
+    for (std::uint64_t id = 1; id <= 4; ++id) EXPECT_NE(w.answer(id).finish, FinishReason::kNone);
+  }
+}
+
+TEST(Engine, ADeviceFailureEndsEveryRequest) {
+  World w;
+  w.submit(1, prompt_of(9), 12);
+  w.submit(2, prompt_of(7), 12);
+  w.step();
+  w.runner.fail_next_step();
+  w.step();
+  EXPECT_EQ(w.answer(1).finish, FinishReason::kError);
+  EXPECT_EQ(w.answer(2).finish, FinishReason::kError);
+  w.expect_all_memory_back();
+  w.submit(3, prompt_of(5), 3);  // and it goes on
+  w.run();
+  EXPECT_EQ(w.answer(3).tokens, w.runner.expected_output(prompt_of(5), 3));
+}
+
+TEST(Engine, HigherPriorityIsAdmittedFirst) {
+  World w({}, {.max_running = 1});
+  w.submit(1, prompt_of(4, 10), 2);
+  w.submit(2, prompt_of(4, 20), 2);
+  w.submit(3, prompt_of(4, 30), 2, /*priority=*/5);
+  std::vector<std::uint64_t> order;
+  while (!w.engine.idle()) {
+    w.step();
+    for (const auto& [id, answer] : w.out.answers) {
+      if (answer.finish != FinishReason::kNone &&
+          std::count(order.begin(), order.end(), id.value) == 0)
+        order.push_back(id.value);
+    }
+  }
+  EXPECT_EQ(order.front(), 3U);
+}
+
+// The property that matters: whatever the arrivals, cancellations, memory and
+// batch limits, every answer is the one that the model gives alone.
+TEST(Engine, RandomWorldsGiveExactAnswers) {
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    const FakeModelOptions model{.num_blocks = 12 + static_cast<std::int32_t>(rng.below(40)),
+                                 .block_tokens = 1 << rng.below(4),
+                                 .end_one_in = rng.below(2) ? 20U : 0U};
+    EngineOptions options;
+    options.max_running = 1 + static_cast<std::int32_t>(rng.below(12));
+    options.batch.max_step_tokens = options.max_running + static_cast<std::int32_t>(rng.below(40));
+    options.kv.prefix_cache = rng.below(4) != 0;
+    World w(model, options);
+    const std::int32_t capacity = model.num_blocks * model.block_tokens;
+
+    std::map<std::uint64_t, std::pair<std::vector<Token>, std::int32_t>> sent;
+    std::vector<bool> cancelled(41);
+    for (std::uint64_t id = 1; id <= 40; ++id) {
+      std::vector<Token> prompt =
+          prompt_of(1 + rng.below(30), static_cast<Token>(1 + 50 * rng.below(3)));
+      prompt.resize(std::min<std::size_t>(prompt.size(), static_cast<std::size_t>(capacity) - 1));
+      const auto room = static_cast<std::uint64_t>(capacity) - prompt.size();
+      const auto max_tokens =
+          static_cast<std::int32_t>(1 + rng.below(std::min<std::uint64_t>(room, 40)));
+      sent[id] = {prompt, max_tokens};
+      w.submit(id, prompt, max_tokens, static_cast<std::int32_t>(rng.below(3)));
+      for (std::uint64_t i = rng.below(6); i > 0; --i) w.step();
+      if (rng.below(5) == 0) {
+        const std::uint64_t victim = 1 + rng.below(id);
+        cancelled[victim] = true;
+        w.engine.cancel(RequestId{victim});
+      }
+    }
+    w.run();
+    w.expect_all_memory_back();
+    for (const auto& [id, request] : sent) {
+      const auto& answer = w.answer(id);
+      const auto expected = w.runner.expected_output(request.first, request.second);
+      if (cancelled[id] && answer.finish == FinishReason::kCancelled) {
+        ASSERT_LE(answer.tokens.size(), expected.size());
+        EXPECT_TRUE(std::equal(answer.tokens.begin(), answer.tokens.end(), expected.begin()));
+      } else {
+        EXPECT_EQ(answer.tokens, expected) << "request " << id;
+        EXPECT_TRUE(answer.finish == FinishReason::kStop || answer.finish == FinishReason::kLength);
+      }
+    }
+  }
+}
+
+TEST(Engine, EqualRunsAreEqual) {
+  const auto trace = [] {
+    World w({.num_blocks = 20, .end_one_in = 30});
+    for (std::uint64_t id = 1; id <= 30; ++id) {
+      w.submit(id, prompt_of(3 + id % 11, static_cast<Token>(id)), 20);
+      w.step();
+    }
+    w.run();
+    return std::pair(w.runner.steps(), w.engine.stats().windows.windows);
+  };
+  EXPECT_EQ(trace(), trace());
+}
+
+}  // namespace
+}  // namespace sluice
