@@ -1,0 +1,19 @@
+#include <cstdio>
+#include <exception>
+
+#include "options.h"
+
+// Start-up errors are one line and exit code 2.
+int main(int argc, char** argv) {
+  try {
+    const sluice::CommandLine line = sluice::parse_command_line(argc, argv);
+    switch (line.command) {
+      case sluice::Command::kServe: return sluice::serve(line.serve);
+      case sluice::Command::kRun: return sluice::run(line.run);
+      case sluice::Command::kInspect: return sluice::inspect(line.inspect);
+    }
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "sluice: %s\n", e.what());
+  }
+  return 2;
+}

@@ -1,0 +1,228 @@
+#include "options.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <stdexcept>
+
+#include "scheduling/placement.h"
+
+namespace sluice {
+
+Result<std::size_t> parse_size(const std::string& text) {
+  static const std::map<std::string, int> kUnits = {
+      {"", 0},     {"b", 0},  {"k", 10},  {"kb", 10},  {"kib", 10}, {"m", 20},  {"mb", 20},
+      {"mib", 20}, {"g", 30}, {"gb", 30}, {"gib", 30}, {"t", 40},   {"tb", 40}, {"tib", 40}};
+  char* rest = nullptr;
+  const double number = std::strtod(text.c_str(), &rest);
+  std::string unit(rest);
+  std::transform(unit.begin(), unit.end(), unit.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto it = kUnits.find(unit);
+  if (rest == text.c_str() || it == kUnits.end() || !(number >= 0) || number > 1e15) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("\"{}\" is not a size; write bytes, or 512M, 1.5GiB", text));
+  }
+  return static_cast<std::size_t>(std::ldexp(number, it->second));
+}
+
+std::string format_size(std::size_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+namespace {
+
+CLI::Option* add_size(CLI::App& app, const std::string& name, std::size_t& target,
+                      const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          name,
+          [&target, name](const std::string& text) {
+            auto size = text == "auto" ? Result<std::size_t>(0) : parse_size(text);
+            if (!size) throw CLI::ValidationError(name, size.error().message);
+            target = *size;
+          },
+          help)
+      ->type_name("SIZE");
+}
+
+void add_log_level(CLI::App& app, std::string& level) {
+  app.add_option("--log-level", level, "trace, debug, info, warning or error")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}))
+      ->capture_default_str();
+}
+
+void add_serve(CLI::App& app, ServeOptions& o) {
+  app.add_option("model,--model", o.model, "the model, a GGUF file")->required();
+  app.add_option("--config", "a YAML file with these same names; flags win over it")
+      ->type_name("FILE");
+  app.add_option("--model-name", o.model_name, "what clients call the model (default: its file)");
+  app.add_flag("--any-model-name", o.accept_any_model, "serve whatever model name a client gives");
+  app.add_option("--host", o.host, "address to listen on")->capture_default_str();
+  app.add_option("--port", o.port, "TCP port; 0 takes a free one")->capture_default_str();
+  app.add_option("--api-key", o.api_keys, "key that clients must send; may be repeated")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--cors-origin", o.cors_origins,
+                 "browser origin that may call; may be repeated; * is everyone")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->capture_default_str();
+  app.add_option("--instances", o.instances,
+                 "engines in this process; threads and memory are shared out")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--threads", o.threads, "compute threads in all (default: one a core)")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--io-threads", o.io_threads, "threads for connections")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  add_size(app, "--kv-memory", o.kv_memory,
+           "KV cache in all, e.g. 2GiB (default: by model and free memory)");
+  app.add_option("--block-tokens", o.block_tokens, "tokens a KV block")
+      ->check(CLI::IsMember({8, 16, 32, 64, 128}))
+      ->capture_default_str();
+  app.add_option("--context", o.context,
+                 "longest sequence, tokens (default: what the model was trained for, if it fits)")
+      ->check(CLI::Range(0, 1 << 24));
+  app.add_option("--max-batch-tokens", o.max_batch_tokens, "most tokens a step computes")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--max-running", o.max_running, "most sequences that run at once, an instance")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--queue-limit", o.queue_limit, "most requests that wait for an instance")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--drain-seconds", o.drain_seconds, "on SIGTERM, wait so long for what runs")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
+  std::vector<std::string> policies(policy_names().begin(), policy_names().end());
+  app.add_option("--policy", o.policy, "how an instance is chosen")
+      ->check(CLI::IsMember(policies))
+      ->capture_default_str();
+  app.add_flag("--prefix-cache,!--no-prefix-cache", o.prefix_cache,
+               "keep and share the KV of equal prefixes (on)");
+  app.add_flag("--repack,!--no-repack", o.repack, "use faster weight layouts where there are (on)");
+  add_log_level(app, o.log_level);
+}
+
+void add_run(CLI::App& app, RunOptions& o) {
+  app.add_option("model", o.model, "the model, a GGUF file")->required();
+  app.add_option("prompt", o.prompt, "what to say to it; - reads standard input")->required();
+  app.add_option("--system", o.system, "a system message");
+  app.add_flag("--raw", o.raw, "continue the text as it is, without the chat template");
+  app.add_option("--threads", o.threads, "compute threads (default: one a core)")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--max-tokens", o.max_tokens, "most tokens to generate")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--temperature", o.temperature, "0 is greedy")
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "of the sampler; 0 takes a new one")->capture_default_str();
+  add_size(app, "--kv-memory", o.kv_memory, "KV cache (default: what one context needs)");
+  add_log_level(app, o.log_level);
+}
+
+void add_inspect(CLI::App& app, InspectOptions& o) {
+  app.add_option("model", o.model, "the model, a GGUF file")->required();
+  add_size(app, "--memory", o.memory, "say how many tokens fit in this (default 1GiB)");
+}
+
+// The settings of a YAML file as arguments, to stand before those of the command line.
+std::vector<std::string> arguments_of(const std::string& file, const CLI::App& app) {
+  YAML::Node root;
+  try {
+    root = YAML::LoadFile(file);
+  } catch (const YAML::BadFile&) {
+    throw std::runtime_error(fmt::format("cannot read {}", file));
+  } catch (const YAML::Exception& e) {
+    throw std::runtime_error(fmt::format("{}: {}", file, e.what()));
+  }
+  if (!root.IsMap() && !root.IsNull()) {
+    throw std::runtime_error(fmt::format("{}: must be a list of \"name: value\" lines", file));
+  }
+  std::vector<std::string> arguments;
+  for (const auto& entry : root) {
+    const auto name = entry.first.as<std::string>();
+    if (app.get_option_no_throw("--" + name) == nullptr || name == "config") {
+      throw std::runtime_error(fmt::format("{}: there is no setting \"{}\"", file, name));
+    }
+    if (entry.second.IsScalar()) {
+      arguments.push_back(fmt::format("--{}={}", name, entry.second.Scalar()));
+    } else if (entry.second.IsSequence()) {
+      for (const auto& value : entry.second) {
+        if (!value.IsScalar())
+          throw std::runtime_error(fmt::format("{}: \"{}\" must hold plain values", file, name));
+        arguments.push_back(fmt::format("--{}={}", name, value.Scalar()));
+      }
+    } else {
+      throw std::runtime_error(
+          fmt::format("{}: \"{}\" must be a value or a list of values", file, name));
+    }
+  }
+  return arguments;
+}
+
+// argv without the program, with the configuration file's settings put in front
+// of the subcommand's own, so that the last one given wins.
+std::vector<std::string> expand_config(int argc, char** argv, const CLI::App& serve_app) {
+  std::vector<std::string> args(argv + 1, argv + argc);
+  if (args.empty() || args[0] != "serve") return args;
+  std::string file;
+  for (std::size_t i = 1; i < args.size(); ++i) {
+    if (args[i] == "--config" && i + 1 < args.size()) file = args[i + 1];
+    if (args[i].rfind("--config=", 0) == 0) file = args[i].substr(9);
+  }
+  if (file.empty()) return args;
+  const auto settings = arguments_of(file, serve_app);
+  args.insert(args.begin() + 1, settings.begin(), settings.end());
+  return args;
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, char** argv) {
+  CommandLine result;
+  CLI::App app("sluice: serves large language models", "sluice");
+  app.set_version_flag("--version", SLUICE_VERSION);
+  app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  CLI::App* serve_app =
+      app.add_subcommand("serve", "serve a model behind an OpenAI-compatible API");
+  CLI::App* run_app = app.add_subcommand("run", "answer one prompt in the terminal");
+  CLI::App* inspect_app = app.add_subcommand("inspect", "say what is in a model file");
+  for (CLI::App* sub : {serve_app, run_app, inspect_app}) {
+    sub->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  }
+  add_serve(*serve_app, result.serve);
+  add_run(*run_app, result.run);
+  add_inspect(*inspect_app, result.inspect);
+
+  std::vector<std::string> args = expand_config(argc, argv, *serve_app);
+  std::reverse(args.begin(), args.end());  // CLI11 takes them from the back
+  try {
+    app.parse(args);
+  } catch (const CLI::Success& e) {
+    std::exit(app.exit(e));
+  } catch (const CLI::ParseError& e) {
+    throw std::runtime_error(fmt::format("{} (see sluice --help)", e.what()));
+  }
+  if (run_app->parsed()) result.command = Command::kRun;
+  if (inspect_app->parsed()) result.command = Command::kInspect;
+  return result;
+}
+
+}  // namespace sluice
