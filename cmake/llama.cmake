@@ -1,16 +1,51 @@
 # ggml, libllama and llama-common as one imported target, sluice_llama.
-set(SLUICE_LLAMA_SOURCE "" CACHE PATH "a llama.cpp checkout to use instead of the pinned one")
-set(SLUICE_LLAMA_BUILD "" CACHE PATH "its build folder")
+#
+# tools/llama.sh obtains the pinned source and builds it once under build/deps, for all presets.
+# SLUICE_LLAMA_SOURCE names a checkout to use instead; with SLUICE_LLAMA_BUILD as well, that build
+# is taken as it is.
+set(SLUICE_LLAMA_SOURCE "$ENV{SLUICE_LLAMA_SOURCE}" CACHE PATH
+    "a llama.cpp checkout to use instead of the pinned source")
+set(SLUICE_LLAMA_BUILD "" CACHE PATH "a finished build of SLUICE_LLAMA_SOURCE, used as it is")
+
+if(SLUICE_LLAMA_SOURCE AND SLUICE_LLAMA_BUILD)
+  set(llama_source ${SLUICE_LLAMA_SOURCE})
+  set(llama_build ${SLUICE_LLAMA_BUILD})
+else()
+  set(source_option)
+  if(SLUICE_LLAMA_SOURCE)
+    set(source_option --source ${SLUICE_LLAMA_SOURCE})
+  endif()
+  execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tools/llama.sh ${source_option}
+                  OUTPUT_VARIABLE llama_folders OUTPUT_STRIP_TRAILING_WHITESPACE
+                  COMMAND_ERROR_IS_FATAL ANY)
+  string(REPLACE "\n" ";" llama_folders "${llama_folders}")
+  list(GET llama_folders 0 llama_source)
+  list(GET llama_folders 1 llama_build)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+               ${PROJECT_SOURCE_DIR}/build/deps/current ${PROJECT_SOURCE_DIR}/tools/llama.sh
+               ${PROJECT_SOURCE_DIR}/tools/pins/llama.txt)
+endif()
+message(STATUS "llama.cpp: ${llama_build}")
 
 add_library(sluice_llama INTERFACE)
 target_include_directories(sluice_llama SYSTEM INTERFACE
-  ${SLUICE_LLAMA_SOURCE}/include ${SLUICE_LLAMA_SOURCE}/ggml/include ${SLUICE_LLAMA_SOURCE}/common)
-find_package(OpenMP)
+  ${llama_source}/include ${llama_source}/ggml/include ${llama_source}/common)
+# In the order in which they need each other.
 target_link_libraries(sluice_llama INTERFACE
-  ${SLUICE_LLAMA_BUILD}/common/libllama-common.a
-  ${SLUICE_LLAMA_BUILD}/common/libllama-common-base.a
-  ${SLUICE_LLAMA_BUILD}/src/libllama.a
-  ${SLUICE_LLAMA_BUILD}/ggml/src/libggml.a
-  ${SLUICE_LLAMA_BUILD}/ggml/src/libggml-cpu.a
-  ${SLUICE_LLAMA_BUILD}/ggml/src/libggml-base.a
-  OpenMP::OpenMP_CXX Threads::Threads ${CMAKE_DL_LIBS})
+  ${llama_build}/common/libllama-common.a
+  ${llama_build}/common/libllama-common-base.a
+  ${llama_build}/vendor/cpp-httplib/libcpp-httplib.a
+  ${llama_build}/src/libllama.a
+  ${llama_build}/ggml/src/libggml.a
+  ${llama_build}/ggml/src/libggml-cpu.a
+  ${llama_build}/ggml/src/libggml-base.a
+  Threads::Threads ${CMAKE_DL_LIBS})
+
+# Only a build that was handed in can have OpenMP: our own goes without.
+if(EXISTS ${llama_build}/CMakeCache.txt)
+  file(STRINGS ${llama_build}/CMakeCache.txt llama_openmp REGEX "^GGML_OPENMP_ENABLED:.*ON$|^GGML_OPENMP:BOOL=ON$")
+  if(llama_openmp)
+    find_package(OpenMP REQUIRED)
+    target_link_libraries(sluice_llama INTERFACE OpenMP::OpenMP_CXX)
+  endif()
+endif()
