@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -79,11 +80,9 @@ def kv_bytes_per_token(options, model: str) -> int:
     """From `sluice inspect`, so that both sides get memory for the same number of tokens."""
     text = subprocess.run([options.sluice, "inspect", model], capture_output=True, text=True,
                           check=True).stdout
-    for line in text.splitlines():
-        if "KV" in line and "token" in line:
-            numbers = [int(w) for w in line.replace(",", "").split() if w.isdigit()]
-            if numbers:
-                return numbers[0]
+    if match := re.search(r"([\d.]+) (B|KiB|MiB) a token", text):
+        unit = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}[match[2]]
+        return int(float(match[1]) * unit)
     raise SystemExit(f"`sluice inspect` names no KV bytes a token:\n{text}")
 
 

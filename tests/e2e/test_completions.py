@@ -1,0 +1,168 @@
+"""Plain completions, tokens and templates."""
+
+import math
+
+import pytest
+
+from generation import greedy, prompt
+
+
+def complete(client, model, text="Once upon a time", **kwargs):
+    arguments = {"max_tokens": 16, "temperature": 0, **kwargs}
+    return client.completions.create(model=model, prompt=text, **arguments)
+
+
+def tokenize(server, text: str) -> list[int]:
+    status, answer = server.post("/tokenize", {"content": text, "prompt": text})
+    assert status == 200
+    return answer["tokens"]
+
+
+def test_completion(client, model):
+    answer = complete(client, model)
+    assert answer.object == "text_completion"
+    assert answer.choices[0].text
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.usage.prompt_tokens >= 4
+
+
+def test_stream_says_the_same(client, model):
+    whole = complete(client, model)
+    chunks = list(complete(client, model, stream=True, stream_options={"include_usage": True}))
+    assert "".join(c.choices[0].text for c in chunks if c.choices) == whole.choices[0].text
+    assert chunks[-1].usage == whole.usage or (
+        chunks[-1].usage.completion_tokens == whole.usage.completion_tokens)
+
+
+def test_many_prompts_in_one_request(client, model):
+    texts = ["Once upon a time", "The capital of France is", "1 2 3 4"]
+    together = complete(client, model, texts)
+    assert [c.index for c in together.choices] == [0, 1, 2]
+    for text, choice in zip(texts, together.choices):
+        assert choice.text == complete(client, model, text).choices[0].text
+
+
+def test_prompts_times_choices_are_numbered_prompt_first(client, model):
+    answer = complete(client, model, ["Once", "Twice"], n=2)
+    assert [c.index for c in answer.choices] == [0, 1, 2, 3]
+    assert answer.choices[0].text == answer.choices[1].text
+    assert answer.choices[2].text == answer.choices[3].text
+
+
+def test_token_ids_are_a_prompt(server, client, model):
+    tokens = tokenize(server, "The capital of France is")
+    by_ids = complete(client, model, tokens)
+    assert by_ids.usage.prompt_tokens == len(tokens)
+    assert by_ids.choices[0].text == complete(client, model, "The capital of France is") \
+        .choices[0].text
+    both = complete(client, model, [tokens, tokens[:3]])
+    assert both.choices[0].text == by_ids.choices[0].text
+
+
+def test_echo_comes_first(client, model):
+    plain = complete(client, model)
+    echoed = complete(client, model, echo=True)
+    assert echoed.choices[0].text == "Once upon a time" + plain.choices[0].text
+
+
+def test_logprobs(client, model):
+    answer = complete(client, model, logprobs=3)
+    logprobs = answer.choices[0].logprobs
+    count = answer.usage.completion_tokens
+    assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.top_logprobs)
+    assert count - 1 <= len(logprobs.tokens) <= count
+    assert "".join(logprobs.tokens).startswith(answer.choices[0].text)
+    assert logprobs.text_offset == sorted(logprobs.text_offset)
+    for value, top in zip(logprobs.token_logprobs, logprobs.top_logprobs):
+        assert 3 <= len(top) <= 4
+        assert value == pytest.approx(max(top.values()), abs=1e-4)
+        assert sum(map(math.exp, top.values())) <= 1.001
+
+
+@pytest.mark.parametrize("sampling", [
+    {"temperature": 0.7}, {"temperature": 1.2, "top_p": 0.5},
+    {"temperature": 1.0, "extra_body": {"top_k": 5}},
+    {"temperature": 1.0, "extra_body": {"min_p": 0.2}},
+    {"temperature": 1.0, "extra_body": {"typical_p": 0.5}},
+    {"temperature": 1.0, "presence_penalty": 1.5, "frequency_penalty": 0.5},
+    {"temperature": 0.8, "extra_body": {"repetition_penalty": 1.3}},
+])
+def test_every_way_of_sampling_repeats_with_its_seed(client, model, sampling):
+    texts = [complete(client, model, seed=11, **sampling).choices[0].text for _ in range(2)]
+    assert texts[0] == texts[1]
+    others = {complete(client, model, seed=s, **sampling).choices[0].text for s in range(4)}
+    assert len(others) > 1
+
+
+def test_top_k_of_one_is_greedy(client, model):
+    sampled = complete(client, model, temperature=2.0, seed=1, extra_body={"top_k": 1})
+    assert sampled.choices[0].text == complete(client, model).choices[0].text
+
+
+def test_repetition_penalty_breaks_a_loop(client, model):
+    text = "yes yes yes yes yes yes yes yes yes yes"
+    looping = complete(client, model, text, max_tokens=32).choices[0].text
+    penalised = complete(client, model, text, max_tokens=32,
+                         extra_body={"repetition_penalty": 1.5}).choices[0].text
+    assert penalised.count("yes") < looping.count("yes")
+
+
+def test_grammar_is_kept(client, model):
+    for seed in range(4):
+        answer = complete(client, model, "Is water wet? ", temperature=1.5, seed=seed,
+                          extra_body={"grammar": 'root ::= "maybe" | "surely not"'})
+        assert answer.choices[0].text in ("maybe", "surely not")
+
+
+def test_ignore_eos_generates_to_the_limit(client, model):
+    answer = complete(client, model, "Good bye.", max_tokens=120, extra_body={"ignore_eos": True})
+    assert answer.usage.completion_tokens == 120
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_tokens_round_trip(server):
+    for text in ("Hello, world!", "naïve 🦙 世界", "  spaces\n\ttabs "):
+        tokens = tokenize(server, text)
+        assert tokens and all(isinstance(t, int) for t in tokens)
+        status, answer = server.post("/detokenize", {"tokens": tokens})
+        assert status == 200
+        assert answer.get("content", answer.get("prompt")) == text
+
+
+def test_apply_template_gives_the_prompt_that_chat_uses(server, client, model):
+    messages = [{"role": "user", "content": "Name three colours."}]
+    status, answer = server.post("/apply-template", {"messages": messages})
+    assert status == 200
+    text = answer["prompt"]
+    assert "Name three colours." in text and text != "Name three colours."
+    chat = client.chat.completions.create(model=model, messages=messages, max_tokens=16,
+                                          temperature=0)
+    raw = complete(client, model, text, max_tokens=16)
+    assert raw.choices[0].text == chat.choices[0].message.content
+    assert raw.usage.prompt_tokens == chat.usage.prompt_tokens
+
+
+def test_models_are_listed(client, model):
+    assert model in [m.id for m in client.models.list().data]
+    found = client.models.retrieve(model)
+    assert found.id == model and found.object == "model"
+
+
+def test_cold_and_warm_prefix_give_the_same_text(client, model):
+    text = prompt(300, seed=1)
+    cold = greedy(client, model, text, 32)
+    warm = greedy(client, model, text, 32)
+    assert cold.cached_tokens < 32
+    assert warm.cached_tokens > 200
+    assert warm.tokens == cold.tokens
+
+
+def test_a_prefix_cut_inside_a_block_is_exact(server, client, model):
+    tokens = tokenize(server, prompt(200, seed=2))
+    greedy(client, model, tokens, 2)
+    for cut in (33, 47, 100, 101):
+        tail = tokenize(server, f" Cut at {cut}, the sky was")
+        together = greedy(client, model, tokens[:cut] + tail, 16)
+        assert together.cached_tokens <= cut
+        again = greedy(client, model, tokens[:cut] + tail, 16)
+        assert again.tokens == together.tokens

@@ -1,0 +1,58 @@
+"""Two engines in one process behind the global scheduler."""
+
+import json
+
+from generation import assert_same, greedy, in_parallel, prompt
+
+COUNT = 12
+
+
+def decisions(server) -> list[dict]:
+    status, body = server.get("/debug/decisions")
+    assert status == 200
+    return json.loads(body)["decisions"]
+
+
+def placed_on(decision: dict):
+    placement = decision.get("placement")
+    return placement["instance"] if isinstance(placement, dict) else decision.get("instance")
+
+
+def test_both_instances_get_work_and_say_why(start):
+    server = start("--context", 1024, "--instances", 2)
+    model = server.model_id()
+    jobs = [prompt(40 + 5 * i, seed=500 + i) for i in range(COUNT)]
+    with server.client() as client:
+        together = in_parallel([lambda t=t: greedy(client, model, t, 32) for t in jobs])
+        alone = [greedy(client, model, t, 32) for t in jobs[:3]]
+    for expected, got in zip(alone, together):
+        assert_same(expected, got)
+    server.wait_idle()
+
+    made = decisions(server)
+    assert len(made) >= COUNT
+    assert len({placed_on(d) for d in made}) == 2
+    for decision in made:
+        assert decision["policy"] == "forecast"
+        assert decision["outcome"]
+        assert len(decision["candidates"]) == 2
+    assert len(server.debug_memory()) == 2
+
+    seen = server.metrics()
+    placements = sum(v for k, v in seen.items() if k.startswith("sluice_placements_total{"))
+    assert placements >= COUNT
+    assert any('reason="' in k for k in seen if k.startswith("sluice_placements_total{"))
+    engines = [v for k, v in seen.items() if k.startswith("vllm:generation_tokens_total{")]
+    assert len(engines) == 2 and all(engines), "both generated"
+
+
+def test_the_policy_can_be_chosen(start):
+    server = start("--context", 512, "--instances", 2, "--policy", "round-robin")
+    model = server.model_id()
+    with server.client() as client:
+        for i in range(4):
+            greedy(client, model, prompt(10, i), 2)
+    made = decisions(server)
+    assert {d["policy"] for d in made} == {"round-robin"}
+    instances = [placed_on(d) for d in made]
+    assert sorted(instances.count(i) for i in set(instances)) == [2, 2]
