@@ -43,7 +43,7 @@ target_link_libraries(sluice_llama INTERFACE
 
 # Only a build that was handed in can have OpenMP: our own goes without.
 if(EXISTS ${llama_build}/CMakeCache.txt)
-  file(STRINGS ${llama_build}/CMakeCache.txt llama_openmp REGEX "^GGML_OPENMP_ENABLED:.*ON$|^GGML_OPENMP:BOOL=ON$")
+  file(STRINGS ${llama_build}/CMakeCache.txt llama_openmp REGEX "^GGML_OPENMP_ENABLED:.*=ON$")
   if(llama_openmp)
     find_package(OpenMP REQUIRED)
     target_link_libraries(sluice_llama INTERFACE OpenMP::OpenMP_CXX)

@@ -6,6 +6,9 @@
 
 include(GoogleTest)
 
+add_custom_target(benchmarks)
+add_custom_target(check_headers)
+
 set(SLUICE_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
                     -Wimplicit-fallthrough -Wold-style-cast
                     -Wno-missing-field-initializers)   # designated initializers name what matters
@@ -42,7 +45,30 @@ function(sluice_library name)
   if(SLUICE_BENCHMARKS AND benches)
     add_executable(${name}_bench ${benches})
     target_compile_options(${name}_bench PRIVATE ${SLUICE_WARNINGS})
-    target_link_libraries(${name}_bench PRIVATE sluice_${name} ${ARG_PRIVATE_DEPS} benchmark::benchmark
-                                                benchmark::benchmark_main)
+    target_link_libraries(${name}_bench PRIVATE sluice_${name} ${ARG_PRIVATE_DEPS}
+                                                benchmark::benchmark benchmark::benchmark_main)
+    add_dependencies(benchmarks ${name}_bench)
+  endif()
+  sluice_check_headers(${name} "${sources}" "${ARG_PRIVATE_DEPS}")
+endfunction()
+
+# Every header compiles alone: target check_headers, which no default build contains.
+function(sluice_check_headers name sources deps)
+  list(FILTER sources INCLUDE REGEX "\\.h$")
+  list(FILTER sources EXCLUDE REGEX "-inl\\.h$")
+  set(units)
+  foreach(header IN LISTS sources)
+    file(RELATIVE_PATH rooted ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR}/${header})
+    string(MAKE_C_IDENTIFIER ${header} unit)
+    set(unit ${CMAKE_CURRENT_BINARY_DIR}/headers/${unit}.cpp)
+    file(CONFIGURE OUTPUT ${unit} CONTENT "#include \"${rooted}\"\n")
+    list(APPEND units ${unit})
+  endforeach()
+  if(units)
+    add_library(sluice_${name}_headers OBJECT EXCLUDE_FROM_ALL ${units})
+    target_compile_options(sluice_${name}_headers PRIVATE ${SLUICE_WARNINGS} -O0 -g0)
+    target_link_libraries(sluice_${name}_headers PRIVATE sluice_${name} ${deps}
+                                                         $<TARGET_NAME_IF_EXISTS:GTest::gtest>)
+    add_dependencies(check_headers sluice_${name}_headers)
   endif()
 endfunction()

