@@ -20,6 +20,7 @@
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "memory/kv_stats.h"
 #include "memory/length_forecast.h"
 #include "memory/step_time_model.h"
 #include "memory/window_planner.h"
@@ -29,7 +30,7 @@ namespace sluice {
 struct KvOptions {
   std::int32_t num_blocks = 0;
   bool prefix_cache = true;
-  WindowOptions window;               // block_tokens is here
+  WindowOptions window;  // block_tokens is here
 };
 
 // A block of which the first tokens are wanted in another one (a prefix that
@@ -42,36 +43,25 @@ struct PrefixCopy {
 
 struct AdmissionRequest {
   SequenceId id;
-  std::span<const Token> tokens;      // all known: the prompt, and what a restart had generated
-  std::int32_t generated = 0;         // of `tokens`, those that were generated before a restart
-  std::int32_t decode_cap = 0;        // most tokens still to be generated
+  std::span<const Token> tokens;  // all known: the prompt, and what a restart had generated
+  std::int32_t generated = 0;     // of `tokens`, those that were generated before a restart
+  std::int32_t decode_cap = 0;    // most tokens still to be generated
   std::int32_t priority = 0;
 };
 
 struct Admission {
-  std::int32_t cached_tokens = 0;     // KV that exists; always less than tokens.size()
-  std::optional<PrefixCopy> copy;     // done by the caller before the first step
+  std::int32_t cached_tokens = 0;  // KV that exists; always less than tokens.size()
+  std::optional<PrefixCopy> copy;  // done by the caller before the first step
 };
 
 enum class Refusal : std::uint8_t {
-  kWindow,     // what it needs until this window's end does not fit beside the grants
-  kForecast,   // it would fit now, but the likely peak would not
-};
-
-struct KvStats {
-  std::int32_t total_blocks = 0;
-  std::int32_t granted_blocks = 0;    // held by running sequences, shared ones once
-  std::int32_t written_blocks = 0;    // of these, those that hold tokens already
-  std::int32_t cached_blocks = 0;     // kept prefixes that nobody uses
-  std::int32_t free_blocks = 0;
-  std::int64_t prefix_queries = 0;    // tokens looked up, ever
-  std::int64_t prefix_hits = 0;       // of these found
-  std::int64_t prefix_evictions = 0;  // blocks
+  kWindow,    // what it needs until this window's end does not fit beside the grants
+  kForecast,  // it would fit now, but the likely peak would not
 };
 
 // The present window, for reports, metrics and the page.
 struct Window {
-  std::int64_t number = 0;            // 1, 2, 3, ...
+  std::int64_t number = 0;  // 1, 2, 3, ...
   TimePoint begin{};
   TimePoint end{};
   std::int32_t steps_left = 0;
@@ -90,21 +80,26 @@ class KvManager final {
   [[nodiscard]] std::int32_t blocks_for(std::int64_t tokens) const;
 
   // Admits a sequence into the present window, with blocks for all that it
-  // could write until the window's end. The running set is needed for the
-  // forecast; an instance on which nothing runs admits whatever fits.
-  [[nodiscard]] tl::expected<Admission, Refusal> admit(const AdmissionRequest& request, TimePoint now,
-                                            std::span<const RunningSequence> running,
-                                            const StepTimeModel& step_time,
-                                            const LengthForecast& forecast);
+  // could write until the window's end. `running` is all that was admitted and
+  // not released, for the forecast; if nothing runs, whatever fits is admitted.
+  // The caller renews a window that is over first, with an empty running set
+  // too; if none was ever opened, admit() opens one.
+  [[nodiscard]] tl::expected<Admission, Refusal> admit(const AdmissionRequest& request,
+                                                       TimePoint now,
+                                                       std::span<const RunningSequence> running,
+                                                       const StepTimeModel& step_time,
+                                                       const LengthForecast& forecast);
 
   // True when the window's time or steps are used up, or nothing was planned yet.
   [[nodiscard]] bool window_over(TimePoint now) const;
   // One step of the window is used.
   void use_step();
 
-  // Derives the next window and grants it in one go. The deferred sequences
-  // have lost nothing yet: the caller releases them (recompute), or the next
-  // plan tries them again. `early`: before the old window's end, for an arrival.
+  // Derives the next window and grants it in one go; what was granted and not
+  // written counts as free for it. The deferred sequences have lost no KV: the
+  // caller releases the first of them (recompute) and opens again, until none
+  // is left. `early`: before the old window's end, for an arrival; no sequence
+  // is deferred by that which was not before.
   const Window& open_window(TimePoint now, std::span<const RunningSequence> running,
                             const StepTimeModel& step_time, const LengthForecast& forecast,
                             bool early = false);
@@ -114,7 +109,7 @@ class KvManager final {
   // The sequence's blocks in order; covers all tokens granted. Valid until the
   // next non-const call.
   [[nodiscard]] std::span<const BlockId> table(SequenceId id) const;
-  // Tokens that it may hold in this window, [0, n).
+  // Tokens that its blocks have room for, [0, n): all it could write in this window.
   [[nodiscard]] std::int32_t granted_tokens(SequenceId id) const;
 
   // KV of tokens [0, tokens.size()) exists now. Full blocks become visible to
@@ -130,7 +125,12 @@ class KvManager final {
   // Drops every prefix that nobody uses.
   void drop_prefixes();
 
+  // What planning and mapping took lately: bounds the window's length from below.
+  void set_planning_cost(Duration cost);
+
   [[nodiscard]] KvStats stats() const;
+  [[nodiscard]] const ShortfallCounts& shortfalls() const;
+  [[nodiscard]] const WindowUsage& usage() const;
   // Conservation: free + cached + granted = total, reference counts agree.
   // O(blocks); for tests, idle time and debug builds.
   void check_invariants() const;

@@ -1,5 +1,9 @@
 // How long a step takes: t = t0 + a*prefill_tokens + b*decode_sequences + c*context_tokens,
 // fitted online by recursive least squares with forgetting, outliers clipped.
+//
+// Errors are relative, so that a decode step of some milliseconds counts as
+// much as a prefill step of a second. Coefficients never become negative.
+// Belongs to the engine's loop.
 #pragma once
 
 #include <array>
@@ -12,7 +16,7 @@ namespace sluice {
 struct StepShape {
   std::int32_t prefill_tokens = 0;
   std::int32_t decode_sequences = 0;
-  std::int64_t context_tokens = 0;   // tokens that the attention of the step reads, all rows
+  std::int64_t context_tokens = 0;  // tokens that the attention of the step reads, all rows
 };
 
 // The fitted coefficients, in seconds: what a load report carries.
@@ -29,8 +33,9 @@ class StepTimeModel final {
   StepTimeModel();
   explicit StepTimeModel(StepTimeCoefficients initial);
 
+  // Steps without a duration are ignored.
   void observe(const StepShape& shape, Duration took);
-  [[nodiscard]] Duration predict(const StepShape& shape) const;   // > 0
+  [[nodiscard]] Duration predict(const StepShape& shape) const;  // > 0
   [[nodiscard]] const StepTimeCoefficients& coefficients() const { return coefficients_; }
   // Aged mean of |predicted - took| / took.
   [[nodiscard]] double relative_error() const { return relative_error_; }
@@ -38,7 +43,8 @@ class StepTimeModel final {
 
  private:
   StepTimeCoefficients coefficients_;
-  std::array<std::array<double, 4>, 4> covariance_{};
+  std::array<std::array<double, 4>, 4> covariance_{};  // of the scaled coefficients
+  double deviation_ = 0;                               // aged mean |residual|, of the prediction
   double relative_error_ = 0;
   std::int64_t observations_ = 0;
 };

@@ -5,7 +5,11 @@
 // until then, and so how many blocks each must hold. Memory is granted once a
 // window instead of once a token; at the window's end the engine plans again.
 //
-// plan() is const and pure: no clock, no allocation from any pool.
+// plan() is const and pure: no clock, no allocation from any pool. The length
+// rule, in steps (window_planner.cpp says where each bound comes from):
+//
+//   upper = min(first likely completion, unused share, max_length, max_steps)
+//   steps = min(max(upper, min(max(min_steps, overhead share), max_steps)), capacity)
 #pragma once
 
 #include <cstdint>
@@ -22,58 +26,78 @@ namespace sluice {
 // One running sequence as the planner sees it. Tokens.
 struct RunningSequence {
   SequenceId id;
-  std::int32_t held_tokens = 0;       // KV that exists now
-  std::int32_t held_blocks = 0;       // blocks in its table now, shared ones included
-  std::int32_t prefill_left = 0;      // known tokens whose KV is still to be computed
-  std::int32_t generated = 0;         // output tokens so far: the age for the forecast
-  std::int32_t decode_cap = 0;        // at most this many will still be generated
-  std::int32_t priority = 0;          // higher is granted first; equal: the earlier in the span
+  std::int32_t held_tokens = 0;   // KV that exists now
+  std::int32_t held_blocks = 0;   // blocks in its table now, shared ones included
+  std::int32_t prefill_left = 0;  // known tokens whose KV is still to be computed
+  std::int32_t generated = 0;     // output tokens so far: the age for the forecast
+  std::int32_t decode_cap = 0;    // at most this many will still be generated
+  std::int32_t priority = 0;      // higher is granted first; equal: the earlier in the span
 };
 
 struct Grant {
   SequenceId id;
-  std::int32_t until_tokens = 0;      // may hold KV of tokens [0, until_tokens) in this window
-  std::int32_t new_blocks = 0;        // beyond those it holds
+  std::int32_t until_tokens = 0;  // may hold KV of tokens [0, until_tokens) in this window
+  std::int32_t new_blocks = 0;    // beyond those it holds
 };
 
 // Which of the bounds fixed the length.
-enum class WindowBound : std::uint8_t { kCompletion, kOverhead, kUnused, kCapacity, kMaximum, kIdle };
+enum class WindowBound : std::uint8_t {
+  kCompletion,
+  kOverhead,  // or min_steps
+  kUnused,
+  kCapacity,
+  kMaximum,  // max_steps or max_length
+  kIdle,
+};
 
 // Likely demand at one future window end: what the load report states.
 struct Outlook {
-  Duration after{};                   // from the plan's begin
-  std::int64_t demand_blocks = 0;     // of the sequences likely to run then, mean + z x deviation
+  Duration after{};                // from the plan's begin
+  std::int64_t demand_blocks = 0;  // of the sequences likely to run then, mean + z x deviation,
+                                   // with what their next window needs
 };
 
 struct WindowPlan {
   Duration length{};
-  std::int32_t steps = 0;             // >= 1; the window ends at its time or when these are used up
-  std::vector<Grant> grants;          // in the order of `running`, without the deferred
-  std::int64_t demand_blocks = 0;     // sum of Grant::new_blocks: allocated at once
-  std::vector<SequenceId> deferred;   // not even one step fits: lowest priority, latest first
+  std::int32_t steps = 0;          // >= 1; the window ends at its time or when these are used up
+  std::vector<Grant> grants;       // in the order of `running`, without the deferred
+  std::int64_t demand_blocks = 0;  // sum of Grant::new_blocks: allocated at once
+  // Not even one step fits. In the order in which they should yield: lowest
+  // priority and latest first, those whose room would let all others run; then
+  // those that only wait for that room.
+  std::vector<SequenceId> deferred;
   WindowBound bound = WindowBound::kIdle;
-  std::vector<Outlook> outlook;       // this window's end first, then the next ones
-  std::int64_t peak_blocks = 0;       // likely peak over the outlook, tables included
+  std::vector<Outlook> outlook;  // this window's end first, then later ones, further and further
+  std::int64_t peak_blocks = 0;  // likely peak over the outlook, tables included
 };
 
 struct WindowOptions {
   std::int32_t block_tokens = 16;
-  std::int32_t step_token_budget = 512;       // most tokens a step computes
-  std::int32_t min_steps = 8;
+  std::int32_t step_token_budget = 512;  // most tokens a step computes
+  std::int32_t min_steps = 8;            // yields to capacity
   std::int32_t max_steps = 64;
   Duration max_length = std::chrono::seconds(5);
-  double completion_quantile = 0.1;   // "likely": a completion's duration at this quantile
-  double overhead_share = 0.005;      // planning and mapping may take this share of the window
-  double unused_share = 0.03;         // blocks granted but not yet written, of the pool
-  double z = 1.3;                     // deviations that the outlook adds to the mean
-  std::int32_t outlook_windows = 8;
+  double completion_quantile = 0.1;  // "likely": a completion's duration at this quantile
+  double overhead_share = 0.005;     // planning and mapping may take this share of the window
+  double unused_share = 0.03;        // blocks granted but not yet written, of the pool
+  double z = 1.3;                    // deviations that the outlook adds to the mean
+  std::int32_t outlook_windows = 8;  // points of the outlook
 };
 
 struct PlanInput {
-  std::span<const RunningSequence> running;   // in the order of admission
-  std::int64_t free_blocks = 0;               // free now, unused prefix blocks included
+  std::span<const RunningSequence> running;  // in the order of admission
+  std::int64_t free_blocks = 0;              // free now, unused prefix blocks included
   std::int64_t total_blocks = 0;
-  Duration planning_cost{};                   // what planning and mapping took lately
+  Duration planning_cost{};        // what planning and mapping took lately
+  std::int64_t shared_blocks = 0;  // counted more than once in held_blocks
+};
+
+struct OutlookInput {
+  std::span<const RunningSequence> running;
+  const RunningSequence* arrival = nullptr;  // one more, or none
+  std::int32_t first_steps = 0;              // to this window's end
+  std::int32_t window_steps = 1;             // of those after it
+  std::int64_t shared_blocks = 0;
 };
 
 class WindowPlanner final {
@@ -82,19 +106,41 @@ class WindowPlanner final {
 
   // Ensures: demand_blocks <= free_blocks; every running id is granted or
   // deferred, never both; a granted sequence has room for all that it could
-  // write in `steps` steps; if anything runs, either something is granted or
-  // all is deferred because the pool cannot hold one step of one sequence.
+  // write in `steps` steps; nothing is deferred unless one step of all does not fit.
   [[nodiscard]] WindowPlan plan(const PlanInput& input, const StepTimeModel& step_time,
                                 const LengthForecast& forecast) const;
 
-  // Most tokens that a sequence could write in `steps` steps.
+  // Most tokens that a sequence could write in `steps` steps, whatever else runs.
   [[nodiscard]] std::int32_t writable_tokens(const RunningSequence& sequence,
                                              std::int32_t steps) const;
 
+  // Likely demand at window ends from here on: no arrivals but the one given.
+  [[nodiscard]] std::vector<Outlook> outlook(const OutlookInput& input,
+                                             const StepTimeModel& step_time,
+                                             const LengthForecast& forecast) const;
+
+  [[nodiscard]] std::int32_t blocks_for(std::int64_t tokens) const;
   [[nodiscard]] const WindowOptions& options() const { return options_; }
 
  private:
+  struct Batch;
+  struct Length;
+  [[nodiscard]] Batch summarize(std::span<const RunningSequence> running) const;
+  [[nodiscard]] std::int32_t likely_completion(const PlanInput& input, const Batch& batch,
+                                               const LengthForecast& forecast) const;
+  [[nodiscard]] Duration duration(const Batch& batch, std::int32_t steps,
+                                  const StepTimeModel& step_time) const;
+  [[nodiscard]] Length choose_length(const PlanInput& input, const Batch& batch,
+                                     const StepTimeModel& step_time,
+                                     const LengthForecast& forecast) const;
+  [[nodiscard]] std::int32_t new_blocks(const RunningSequence& sequence, std::int32_t steps) const;
+  [[nodiscard]] std::int64_t demand(std::span<const RunningSequence> running,
+                                    std::int32_t steps) const;
+  void grant_all(const PlanInput& input, WindowPlan& plan) const;
+  void grant_some(const PlanInput& input, WindowPlan& plan) const;
+
   const WindowOptions options_;
+  const std::int32_t block_shift_;  // log2 of block_tokens, or -1
 };
 
 }  // namespace sluice

@@ -1,0 +1,296 @@
+#include "memory/window_planner.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::size_t kMostPoints = 32;  // of an outlook
+
+// One known token left to compute is a decode step; more are a prompt.
+bool in_prefill(const RunningSequence& sequence) {
+  return sequence.prefill_left > 1;
+}
+
+std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int32_t>((a + b - 1) / b);
+}
+
+// The steps after which the sequences of a batch begin to decode: prompts are
+// computed in order, with what decode rows leave of the step's budget.
+class PrefillQueue {
+ public:
+  PrefillQueue(std::int32_t budget, std::int64_t decoding)
+      : rate_(std::max<std::int64_t>({1, budget / 16, budget - decoding})) {}
+  std::int32_t decodes_after(const RunningSequence& sequence) {
+    if (!in_prefill(sequence)) return 0;
+    tokens_ += sequence.prefill_left;
+    return ceil_div(tokens_, rate_);
+  }
+  [[nodiscard]] std::int64_t rate() const { return rate_; }
+
+ private:
+  std::int64_t rate_;
+  std::int64_t tokens_ = 0;
+};
+
+}  // namespace
+
+// The running set in sums.
+struct WindowPlanner::Batch {
+  std::int64_t decoding = 0;        // sequences
+  std::int64_t decode_context = 0;  // tokens that they hold
+  std::int64_t prefill_tokens = 0;  // left, of all prompts
+  double prefill_context = 0;       // tokens that attention will read for them
+  std::int64_t prefill_rate = 1;    // tokens a step
+};
+
+struct WindowPlanner::Length {
+  std::int32_t steps = 1;
+  WindowBound bound = WindowBound::kIdle;
+};
+
+WindowPlanner::WindowPlanner(WindowOptions options)
+    : options_(options),
+      block_shift_(std::has_single_bit(static_cast<std::uint32_t>(options.block_tokens))
+                       ? std::countr_zero(static_cast<std::uint32_t>(options.block_tokens))
+                       : -1) {
+  CHECK_GT(options_.block_tokens, 0);
+  CHECK_GT(options_.step_token_budget, 0);
+  CHECK_GE(options_.min_steps, 1);
+  CHECK_GE(options_.max_steps, options_.min_steps);
+  CHECK_GT(options_.max_length.count(), 0);
+  CHECK(options_.completion_quantile > 0 && options_.completion_quantile < 1);
+  CHECK_GT(options_.overhead_share, 0.0);
+  CHECK_GT(options_.unused_share, 0.0);
+  CHECK_GE(options_.outlook_windows, 1);
+  CHECK_LE(static_cast<std::size_t>(options_.outlook_windows), kMostPoints);
+}
+
+std::int32_t WindowPlanner::blocks_for(std::int64_t tokens) const {
+  const std::int64_t up = tokens + options_.block_tokens - 1;
+  return static_cast<std::int32_t>(block_shift_ >= 0 ? up >> block_shift_
+                                                     : up / options_.block_tokens);
+}
+
+std::int32_t WindowPlanner::writable_tokens(const RunningSequence& sequence,
+                                            std::int32_t steps) const {
+  // The step that computes the last known token also samples, so the first
+  // decode token is written one step later, and the last one never.
+  if (!in_prefill(sequence))
+    return std::min(steps, std::max(sequence.decode_cap, sequence.prefill_left));
+  const std::int64_t prefill = sequence.prefill_left;
+  const std::int64_t budget = std::int64_t{options_.step_token_budget} * steps;
+  if (budget < prefill) return static_cast<std::int32_t>(budget);
+  const std::int32_t prefill_steps = ceil_div(prefill, options_.step_token_budget);
+  return static_cast<std::int32_t>(
+      prefill + std::min(steps - prefill_steps, std::max(sequence.decode_cap - 1, 0)));
+}
+
+std::int32_t WindowPlanner::new_blocks(const RunningSequence& sequence, std::int32_t steps) const {
+  const std::int64_t until = std::int64_t{sequence.held_tokens} + writable_tokens(sequence, steps);
+  return std::max(blocks_for(until) - sequence.held_blocks, 0);
+}
+
+std::int64_t WindowPlanner::demand(std::span<const RunningSequence> running,
+                                   std::int32_t steps) const {
+  std::int64_t blocks = 0;
+  for (const RunningSequence& sequence : running) blocks += new_blocks(sequence, steps);
+  return blocks;
+}
+
+WindowPlanner::Batch WindowPlanner::summarize(std::span<const RunningSequence> running) const {
+  Batch batch;
+  for (const RunningSequence& sequence : running) {
+    if (in_prefill(sequence)) {
+      const double tokens = sequence.prefill_left;
+      batch.prefill_tokens += sequence.prefill_left;
+      batch.prefill_context += tokens * sequence.held_tokens + tokens * tokens / 2;
+    } else {
+      batch.decoding += 1;
+      batch.decode_context += sequence.held_tokens;
+    }
+  }
+  batch.prefill_rate = PrefillQueue(options_.step_token_budget, batch.decoding).rate();
+  return batch;
+}
+
+// Predicted time of the next `steps` steps.
+Duration WindowPlanner::duration(const Batch& batch, std::int32_t steps,
+                                 const StepTimeModel& step_time) const {
+  const double prefill =
+      static_cast<double>(std::min<std::int64_t>(batch.prefill_tokens, batch.prefill_rate * steps));
+  double context =
+      static_cast<double>(batch.decode_context) + static_cast<double>(batch.decoding) * steps / 2;
+  if (prefill > 0) {
+    context += batch.prefill_context * prefill / static_cast<double>(batch.prefill_tokens) / steps;
+  }
+  const StepShape mean{.prefill_tokens = static_cast<std::int32_t>(prefill / steps),
+                       .decode_sequences = static_cast<std::int32_t>(batch.decoding),
+                       .context_tokens = static_cast<std::int64_t>(context)};
+  return from_seconds(to_seconds(step_time.predict(mean)) * steps);
+}
+
+// Steps until the earliest completion that is likely: the least, over the
+// running set, of the low quantile of the remaining duration.
+std::int32_t WindowPlanner::likely_completion(const PlanInput& input, const Batch& batch,
+                                              const LengthForecast& forecast) const {
+  // Ages of one bin have about the same forecast: one query a bin.
+  std::array<std::int32_t, LengthForecast::kBins + 1> known{};
+  PrefillQueue queue(options_.step_token_budget, batch.decoding);
+  std::int32_t earliest = options_.max_steps;
+  for (const RunningSequence& sequence : input.running) {
+    const std::int32_t prefill = queue.decodes_after(sequence);
+    if (prefill >= earliest) continue;
+    std::int32_t& decode = known[LengthForecast::bin_of(sequence.generated)];
+    if (decode == 0) {
+      decode = std::max(1, forecast.quantile(sequence.generated, LengthForecast::kLimit,
+                                             options_.completion_quantile));
+    }
+    earliest = std::min(earliest, prefill + std::min(decode, std::max(sequence.decode_cap, 1)));
+    if (earliest <= options_.min_steps) break;  // the window is not shorter whatever follows
+  }
+  return earliest;
+}
+
+// The rule, without capacity. Upper bounds:
+//   completion  steps until the earliest likely completion: what it returns can
+//               be granted anew;
+//   unused      n sequences that grow by a token a step leave n * steps / 2
+//               tokens granted but unwritten, in the mean over the window: at
+//               most `unused_share` of the pool. Prompts do not count: they are
+//               written at the budget's rate whatever the window is;
+//   maximum     max_steps, and the steps that max_length has time for.
+// Lower bound, which wins: min_steps, and planning_cost / (steps * step time)
+// at most `overhead_share`.
+WindowPlanner::Length WindowPlanner::choose_length(const PlanInput& input, const Batch& batch,
+                                                   const StepTimeModel& step_time,
+                                                   const LengthForecast& forecast) const {
+  Length length{options_.max_steps, WindowBound::kMaximum};
+  const auto at_most = [&length](double steps, WindowBound bound) {
+    if (steps >= length.steps) return;
+    length = {std::max(1, static_cast<std::int32_t>(steps)), bound};
+  };
+  at_most(likely_completion(input, batch, forecast), WindowBound::kCompletion);
+  const double pool_tokens = static_cast<double>(input.total_blocks) * options_.block_tokens;
+  at_most(2 * options_.unused_share * pool_tokens / static_cast<double>(input.running.size()),
+          WindowBound::kUnused);
+  const Duration predicted = duration(batch, length.steps, step_time);
+  if (predicted > options_.max_length) {
+    at_most(length.steps * to_seconds(options_.max_length) / to_seconds(predicted),
+            WindowBound::kMaximum);
+  }
+
+  const double step = to_seconds(duration(batch, length.steps, step_time)) / length.steps;
+  const double overhead =
+      std::ceil(to_seconds(input.planning_cost) / (options_.overhead_share * step));
+  const auto least = static_cast<std::int32_t>(std::clamp(
+      overhead, static_cast<double>(options_.min_steps), static_cast<double>(options_.max_steps)));
+  if (length.steps < least) length = {least, WindowBound::kOverhead};
+  return length;
+}
+
+WindowPlan WindowPlanner::plan(const PlanInput& input, const StepTimeModel& step_time,
+                               const LengthForecast& forecast) const {
+  CHECK_GE(input.free_blocks, 0);
+  WindowPlan plan;
+  if (input.running.empty()) {
+    // Short, so that the first arrivals are soon planned for together.
+    plan.steps = options_.min_steps;
+    const Duration step = step_time.predict({.decode_sequences = 1});
+    plan.length = std::min<Duration>(step * plan.steps, options_.max_length);
+    plan.outlook = {{plan.length, 0}};
+    return plan;
+  }
+  const Batch batch = summarize(input.running);
+  const Length length = choose_length(input, batch, step_time, forecast);
+  plan.steps = length.steps;
+  plan.bound = length.bound;
+  if (demand(input.running, plan.steps) > input.free_blocks) {
+    plan.bound = WindowBound::kCapacity;
+    std::int32_t too_long = plan.steps;  // the longest that fits is in [plan.steps, too_long)
+    plan.steps = 1;
+    while (too_long - plan.steps > 1) {
+      const std::int32_t middle = plan.steps + (too_long - plan.steps) / 2;
+      (demand(input.running, middle) > input.free_blocks ? too_long : plan.steps) = middle;
+    }
+  }
+  plan.length = std::min(duration(batch, plan.steps, step_time), options_.max_length);
+  plan.grants.reserve(input.running.size());
+  if (plan.steps == 1 && demand(input.running, 1) > input.free_blocks) {
+    grant_some(input, plan);
+  } else {
+    grant_all(input, plan);
+  }
+  CHECK_LE(plan.demand_blocks, input.free_blocks);
+
+  plan.outlook = outlook({.running = input.running,
+                          .first_steps = plan.steps,
+                          .window_steps = plan.steps,
+                          .shared_blocks = input.shared_blocks},
+                         step_time, forecast);
+  plan.peak_blocks = plan.demand_blocks - input.shared_blocks;
+  for (const RunningSequence& sequence : input.running) plan.peak_blocks += sequence.held_blocks;
+  for (const Outlook& point : plan.outlook) {
+    plan.peak_blocks = std::max(plan.peak_blocks, point.demand_blocks);
+  }
+  return plan;
+}
+
+void WindowPlanner::grant_all(const PlanInput& input, WindowPlan& plan) const {
+  for (const RunningSequence& sequence : input.running) {
+    const std::int32_t until = sequence.held_tokens + writable_tokens(sequence, plan.steps);
+    const std::int32_t blocks = std::max(blocks_for(until) - sequence.held_blocks, 0);
+    plan.grants.push_back({sequence.id, until, blocks});
+    plan.demand_blocks += blocks;
+  }
+}
+
+// One step of all does not fit. The least of the tail yields that makes room
+// for the rest; until it has, some of the rest must wait too.
+void WindowPlanner::grant_some(const PlanInput& input, WindowPlan& plan) const {
+  std::vector<std::size_t> order(input.running.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
+    return input.running[a].priority > input.running[b].priority;
+  });
+  std::int64_t need = demand(input.running, 1);
+  std::int64_t room = input.free_blocks;
+  std::size_t staying = order.size();
+  while (staying > 0 && need > room) {
+    const RunningSequence& victim = input.running[order[--staying]];
+    need -= new_blocks(victim, 1);
+    room += victim.held_blocks;
+    plan.deferred.push_back(victim.id);
+  }
+  std::vector<bool> granted(order.size(), false);
+  std::vector<SequenceId> waiting;
+  std::int64_t left = input.free_blocks;
+  for (std::size_t i = 0; i < staying; ++i) {
+    const RunningSequence& sequence = input.running[order[i]];
+    const std::int32_t blocks = new_blocks(sequence, 1);
+    if (blocks <= left) {
+      left -= blocks;
+      granted[order[i]] = true;
+    } else {
+      waiting.push_back(sequence.id);
+    }
+  }
+  plan.deferred.insert(plan.deferred.end(), waiting.rbegin(), waiting.rend());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (!granted[i]) continue;
+    const RunningSequence& sequence = input.running[i];
+    const std::int32_t blocks = new_blocks(sequence, 1);
+    plan.grants.push_back(
+        {sequence.id, sequence.held_tokens + writable_tokens(sequence, 1), blocks});
+    plan.demand_blocks += blocks;
+  }
+}
+
+}  // namespace sluice
