@@ -32,26 +32,28 @@ struct StepCost {
 struct LoadReport {
   InstanceId instance;
   Incarnation incarnation;
-  std::uint64_t sequence = 0;              // 1, 2, 3, ... within an incarnation
+  std::uint64_t sequence = 0;  // 1, 2, 3, ... within an incarnation
   TimePoint measured_at{};
   Role role = Role::kUnified;
   bool draining = false;
 
   std::int32_t waiting_requests = 0;
-  std::int64_t waiting_tokens = 0;         // prompt tokens of those
-  std::int64_t uncomputed_tokens = 0;      // prefill still to do, waiting and running
+  std::int64_t waiting_tokens = 0;     // prompt tokens of those
+  std::int64_t uncomputed_tokens = 0;  // prefill still to do, waiting and running
   std::int32_t running_sequences = 0;
-  std::int64_t context_tokens = 0;         // KV held by the running set
+  std::int64_t context_tokens = 0;  // KV held by the running set
 
   std::int32_t block_tokens = 16;
   std::int64_t total_blocks = 0;
   std::int64_t granted_blocks = 0;
-  std::int64_t free_blocks = 0;            // unused prefixes included
+  std::int64_t free_blocks = 0;  // unused prefixes included
 
   std::int64_t window_number = 0;
   TimePoint window_end{};
-  std::vector<DemandPoint> outlook;        // at this and the next window ends, ascending
+  std::vector<DemandPoint> outlook;  // at this and the next window ends, ascending
   StepCost step;
+  std::int32_t step_token_budget = 512;            // most tokens that one step computes
+  std::int32_t max_running = 0;                    // most sequences that run at once; 0: not stated
   std::array<std::int32_t, 3> output_quantiles{};  // p10, p50, p90 of output lengths, tokens
 
   // Requests placed here that this report has seen: their ledger entries end.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
@@ -15,42 +16,46 @@
 
 namespace sluice {
 
+class LoadTable;
+
+// Tokens of a prompt that an instance is believed to hold as a prefix.
+struct CachedPrefix {
+  InstanceId instance;
+  std::int32_t tokens = 0;
+};
+
 // One request as a scheduler sees it. Tokens.
 struct PlacementQuery {
   RequestId request;
-  Role role = Role::kPrefill;              // what is wanted: kPrefill or kDecode; unified does both
+  Role role = Role::kPrefill;  // what is wanted: kPrefill or kDecode; unified does both
   std::int32_t prompt_tokens = 0;
   std::int32_t max_new_tokens = 0;
-  std::vector<std::uint64_t> prefix_hashes;   // of its leading blocks, for affinity; may be empty
+  std::vector<CachedPrefix> cached;  // few; instances not named hold nothing of it
   TimePoint now{};
 };
 
-// An instance's load as used: report and ledger put together.
-struct InstanceLoad {
-  LoadReport report;
-  std::int64_t ledger_tokens = 0;          // prompt tokens sent there that no report has seen
-  std::int64_t ledger_blocks = 0;          // likely blocks of those
-  std::int32_t ledger_requests = 0;
-  Duration age{};                          // of the report, at the time of the query
-  std::int32_t cached_tokens = 0;          // of this prompt, believed to be there
-};
-
 enum class Rejection : std::uint8_t {
-  kNone, kStale, kWrongRole, kDraining, kMemory, kWait, kNeverFits
+  kNone,
+  kStale,
+  kWrongRole,
+  kDraining,
+  kMemory,
+  kWait,
+  kNeverFits
 };
 [[nodiscard]] const char* rejection_name(Rejection rejection);
 
 struct Candidate {
   InstanceId instance;
   Rejection rejection = Rejection::kNone;
-  double cost = 0;                         // the policy's own unit; least wins
+  double cost = 0;  // the policy's own unit; least wins
   double predicted_ttft_s = 0;
   Duration report_age{};
 };
 
 struct Placement {
   InstanceId instance;
-  Incarnation incarnation;                 // the receiver refuses another one
+  Incarnation incarnation;  // the receiver refuses another one
 };
 
 enum class PlacementOutcome : std::uint8_t { kPlaced, kPlacedRelaxed, kNoneEligible, kNeverFits };
@@ -65,10 +70,10 @@ struct Decision {
   std::optional<Placement> placement;
   std::int32_t prompt_tokens = 0;
   std::int32_t max_new_tokens = 0;
-  std::vector<Candidate> candidates;       // in the order of instance ids; at most 64 kept
-  Duration expected_wait{};                // when none was eligible: until one may be
-  std::int64_t needed_blocks = 0;          // with kNeverFits
-  std::int64_t largest_blocks = 0;         // of any instance, with kNeverFits
+  std::vector<Candidate> candidates;  // in the order of instance ids; at most 64 kept
+  Duration expected_wait{};           // when none was eligible: until one may be
+  std::int64_t needed_blocks = 0;     // with kNeverFits
+  std::int64_t largest_blocks = 0;    // of any instance, with kNeverFits
 };
 
 // Chooses the instance that serves a request: a function of a load snapshot; no
@@ -79,29 +84,40 @@ class PlacementPolicy {
  public:
   virtual ~PlacementPolicy() = default;
   [[nodiscard]] virtual const char* name() const = 0;
-  // `loads` is sorted by instance id.
-  [[nodiscard]] virtual Decision place(const PlacementQuery& query,
-                                       std::span<const InstanceLoad> loads) = 0;
+  [[nodiscard]] virtual Decision place(const PlacementQuery& query, const LoadTable& loads) = 0;
 };
 
-struct ForecastPolicyOptions {
+// What every policy asks before it compares: an instance that has not been heard
+// of lately is not eligible, whatever its last report said.
+struct PlacementLimits {
   Duration max_report_age = std::chrono::seconds(3);
-  Duration max_wait = std::chrono::seconds(30);   // predicted wait above it: not eligible
-  double near_tie = 0.05;                         // costs this close are a tie
+  Duration max_wait = std::chrono::seconds(30);  // predicted wait above it: not eligible
+  std::int32_t max_waiting = 64;                 // requests that may wait at one instance
+  std::int32_t relaxed_waiting = 2;              // in the forecast's relaxed pass
+  double near_tie = 0.05;                        // costs this close are a tie
+  std::int32_t max_judged = 12;                  // instances looked at closely, of more than 64
+  std::int32_t max_visits = 256;                 // nodes of the index looked at, in a pass
 };
 
 // "Condition, then cost": eligible are instances whose report is fresh, whose
-// forecast memory fits the request's own demand and whose predicted wait is
-// below the limit; among them the least predicted time to first token.
-[[nodiscard]] std::unique_ptr<PlacementPolicy> make_forecast_policy(ForecastPolicyOptions options,
+// forecast memory fits the request's own demand curve and whose predicted wait is
+// below the limit; among them the least predicted time to first token. The
+// relaxed pass lets a request wait for memory at an instance whose own queue is
+// short, so that what gets free there is used at the next step.
+[[nodiscard]] std::unique_ptr<PlacementPolicy> make_forecast_policy(PlacementLimits limits,
                                                                     Rng rng);
-[[nodiscard]] std::unique_ptr<PlacementPolicy> make_round_robin_policy();
-[[nodiscard]] std::unique_ptr<PlacementPolicy> make_random_policy(Rng rng);
-[[nodiscard]] std::unique_ptr<PlacementPolicy> make_least_outstanding_policy(Rng rng);
-[[nodiscard]] std::unique_ptr<PlacementPolicy> make_two_choices_policy(Rng rng);
+// What others do; fresh, right role, not draining and a bounded queue, then the
+// rule. They look at no forecast.
+[[nodiscard]] std::unique_ptr<PlacementPolicy> make_round_robin_policy(PlacementLimits limits);
+[[nodiscard]] std::unique_ptr<PlacementPolicy> make_random_policy(PlacementLimits limits, Rng rng);
+[[nodiscard]] std::unique_ptr<PlacementPolicy> make_least_outstanding_policy(PlacementLimits limits,
+                                                                             Rng rng);
+[[nodiscard]] std::unique_ptr<PlacementPolicy> make_two_choices_policy(PlacementLimits limits,
+                                                                       Rng rng);
 
-// By name, for flags; null: no such policy. `names` lists them.
-[[nodiscard]] std::unique_ptr<PlacementPolicy> make_policy(const std::string& name, Rng rng);
+// By name, for flags; null: no such policy. policy_names() lists them.
+[[nodiscard]] std::unique_ptr<PlacementPolicy> make_policy(std::string_view name,
+                                                           PlacementLimits limits, Rng rng);
 [[nodiscard]] std::span<const char* const> policy_names();
 
 }  // namespace sluice

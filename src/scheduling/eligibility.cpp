@@ -1,0 +1,134 @@
+#include "scheduling/eligibility.h"
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+std::int32_t cached_tokens(const PlacementQuery& query, InstanceId instance) {
+  for (const CachedPrefix& prefix : query.cached) {
+    if (prefix.instance == instance) return std::min(prefix.tokens, query.prompt_tokens);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Rejection basic_rejection(const LoadRow& row, const PlacementQuery& query,
+                          const PlacementLimits& limits) {
+  if (!row.serves(query.role)) return Rejection::kWrongRole;
+  if (row.draining) return Rejection::kDraining;
+  if (!row.present || query.now - row.received_at > limits.max_report_age) {
+    return Rejection::kStale;
+  }
+  const std::int64_t tokens = std::int64_t{query.prompt_tokens} + query.max_new_tokens;
+  if (tokens > row.capacity_tokens()) return Rejection::kNeverFits;
+  if (row.queue_length() >= limits.max_waiting) return Rejection::kWait;
+  return Rejection::kNone;
+}
+
+std::optional<double> memory_start(const LoadRow& row, const PlacementQuery& query) {
+  if (row.num_points == 0) return std::nullopt;
+  const double elapsed = to_seconds(query.now - row.received_at);
+  const double step_s = std::max(row.step_s, 1e-6);
+  const double output = std::max(1, std::min(query.max_new_tokens, row.output_quantiles[2]));
+  double start = row.wait_s;
+  std::size_t first = 0;  // the point from which on room is being proved
+  for (std::size_t i = 0; i < row.num_points; ++i) {
+    const double at = row.point_s[i] - elapsed;
+    const double generating = at - start - query.prompt_tokens * row.token_s;
+    const bool last = i + 1 == row.num_points;
+    // The last point stands for all that follows it, so there the request is full grown.
+    const double grown = last ? output : std::clamp(generating / step_s, 1.0, output);
+    const bool over = !last && generating / step_s > output;
+    if (over) continue;
+    const auto tokens = query.prompt_tokens + static_cast<std::int64_t>(grown);
+    if (row.blocks_for(tokens) <= row.headroom(i)) continue;
+    if (last) return std::nullopt;
+    first = i + 1;
+    start = std::max(row.wait_s, row.point_s[first] - elapsed);
+  }
+  return first == 0 ? 0.0 : std::max(0.0, row.point_s[first] - elapsed);
+}
+
+Judgement judge(const LoadRow& row, const PlacementQuery& query, const PlacementLimits& limits,
+                bool relaxed) {
+  const double age = to_seconds(query.now - row.received_at);
+  const double window_left = std::max(0.0, row.window_end_s - age);
+  const double max_wait = to_seconds(limits.max_wait) * (relaxed ? 2 : 1);
+  Judgement result;
+  result.rejection = basic_rejection(row, query, limits);
+  if (result.rejection != Rejection::kNone) {
+    result.room_in_s = std::max(window_left, row.wait_s);
+    return result;
+  }
+  if (relaxed && row.queue_length() >= limits.relaxed_waiting) {
+    result.rejection = Rejection::kWait;
+    result.room_in_s = std::max(window_left, row.wait_s);
+    return result;
+  }
+  double wait = row.wait_s;
+  if (!row.idle()) {  // where nothing runs or waits, whatever can fit at all is admitted
+    const std::optional<double> start = row.has_slot() ? memory_start(row, query) : std::nullopt;
+    if (start) {
+      wait = std::max(wait, *start);
+    } else if (relaxed) {
+      wait = std::max(wait, window_left);
+    } else {
+      result.rejection = row.has_slot() ? Rejection::kMemory : Rejection::kWait;
+      result.room_in_s = std::max(window_left, row.wait_s);
+      return result;
+    }
+  }
+  if (wait > max_wait) {
+    result.rejection = Rejection::kWait;
+    result.room_in_s = wait - max_wait;
+    return result;
+  }
+  const std::int32_t uncached = query.prompt_tokens - cached_tokens(query, row.instance);
+  result.ttft_s = wait + uncached * row.token_s;
+  return result;
+}
+
+Decision new_decision(const PlacementQuery& query, const char* policy) {
+  Decision decision;
+  decision.request = query.request;
+  decision.at = query.now;
+  decision.policy = policy;
+  decision.prompt_tokens = query.prompt_tokens;
+  decision.max_new_tokens = query.max_new_tokens;
+  return decision;
+}
+
+bool never_fits(const PlacementQuery& query, const LoadTable& loads, Decision& decision) {
+  const std::int64_t tokens = std::int64_t{query.prompt_tokens} + query.max_new_tokens;
+  const auto largest = loads.largest(query.role);
+  if (!largest || tokens <= largest->tokens) return false;
+  decision.outcome = PlacementOutcome::kNeverFits;
+  decision.needed_blocks = (tokens + largest->block_tokens - 1) / largest->block_tokens;
+  decision.largest_blocks = largest->tokens / largest->block_tokens;
+  return true;
+}
+
+void place_at(const LoadRow& row, PlacementOutcome outcome, Decision& decision) {
+  decision.outcome = outcome;
+  decision.placement = Placement{row.instance, row.incarnation};
+}
+
+void order_candidates(Decision& decision) {
+  auto& all = decision.candidates;
+  // The chosen one first among equals, so that it is not what is cut off.
+  const auto rank = [&](const Candidate& c) {
+    return decision.placement && c.instance == decision.placement->instance ? 0 : 1;
+  };
+  std::stable_sort(all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) {
+    return rank(a) < rank(b) || (rank(a) == rank(b) && a.instance < b.instance);
+  });
+  const auto same = [](const Candidate& a, const Candidate& b) { return a.instance == b.instance; };
+  all.erase(std::unique(all.begin(), all.end(), same), all.end());
+  if (all.size() > kMaxCandidates) all.resize(kMaxCandidates);
+  std::sort(all.begin(), all.end(),
+            [](const Candidate& a, const Candidate& b) { return a.instance < b.instance; });
+}
+
+}  // namespace sluice

@@ -1,0 +1,182 @@
+// The rules of other systems, as baselines and for those who want them.
+#include <algorithm>
+#include <limits>
+
+#include "scheduling/eligibility.h"
+#include "scheduling/load_table.h"
+#include "scheduling/placement.h"
+
+namespace sluice {
+namespace {
+
+Candidate candidate_of(const LoadRow& row, const PlacementQuery& query, Rejection rejection,
+                       double cost) {
+  return {.instance = row.instance,
+          .rejection = rejection,
+          .cost = cost,
+          .predicted_ttft_s = row.wait_s + query.prompt_tokens * row.token_s,
+          .report_age = query.now - row.received_at};
+}
+
+void none_eligible(Decision& decision) {
+  decision.outcome = PlacementOutcome::kNoneEligible;
+  decision.expected_wait = std::chrono::seconds(1);  // these rules forecast nothing
+}
+
+// Shared shape: which row, then the record.
+class SimplePolicy : public PlacementPolicy {
+ public:
+  explicit SimplePolicy(PlacementLimits limits) : limits_(limits) {}
+
+  [[nodiscard]] Decision place(const PlacementQuery& query, const LoadTable& loads) final {
+    Decision decision = new_decision(query, name());
+    if (never_fits(query, loads, decision)) return decision;
+    if (const auto row = choose(query, loads.rows(), decision)) {
+      place_at(loads.rows()[*row], PlacementOutcome::kPlaced, decision);
+    } else {
+      none_eligible(decision);
+    }
+    order_candidates(decision);
+    return decision;
+  }
+
+ protected:
+  using Rows = std::span<const LoadRow>;
+  virtual std::optional<std::size_t> choose(const PlacementQuery& query, Rows rows,
+                                            Decision& decision) = 0;
+
+  // Judges a row and puts it into the record, while there is room.
+  bool eligible(const PlacementQuery& query, const LoadRow& row, double cost,
+                Decision& decision) const {
+    const Rejection rejection = basic_rejection(row, query, limits_);
+    if (row.present && decision.candidates.size() <= kMaxCandidates) {
+      decision.candidates.push_back(candidate_of(row, query, rejection, cost));
+    }
+    return rejection == Rejection::kNone;
+  }
+  // The first eligible row at or after `from`, round the table.
+  std::optional<std::size_t> first_eligible(const PlacementQuery& query, Rows rows,
+                                            std::size_t from, Decision& decision) const {
+    for (std::size_t k = 0; k < rows.size(); ++k) {
+      const std::size_t i = (from + k) % rows.size();
+      if (!eligible(query, rows[i], 0, decision)) continue;
+      if (decision.candidates.back().instance != rows[i].instance) {
+        decision.candidates.back() = candidate_of(rows[i], query, Rejection::kNone, 0);
+      }
+      return i;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const PlacementLimits limits_;
+};
+
+class RoundRobin final : public SimplePolicy {
+ public:
+  using SimplePolicy::SimplePolicy;
+  [[nodiscard]] const char* name() const override { return "round-robin"; }
+
+ private:
+  std::optional<std::size_t> choose(const PlacementQuery& query, Rows rows,
+                                    Decision& decision) override {
+    const auto row = first_eligible(query, rows, next_, decision);
+    if (row) next_ = (*row + 1) % rows.size();
+    return row;
+  }
+  std::size_t next_ = 0;
+};
+
+class Random final : public SimplePolicy {
+ public:
+  Random(PlacementLimits limits, Rng rng) : SimplePolicy(limits), rng_(rng) {}
+  [[nodiscard]] const char* name() const override { return "random"; }
+
+ private:
+  std::optional<std::size_t> choose(const PlacementQuery& query, Rows rows,
+                                    Decision& decision) override {
+    // A few draws are unbiased; only where most are ineligible the walk decides.
+    constexpr int kDraws = 16;
+    for (int k = 0; k < kDraws && !rows.empty(); ++k) {
+      const std::size_t i = rng_.below(rows.size());
+      decision.candidates.clear();
+      if (eligible(query, rows[i], 0, decision)) return i;
+    }
+    decision.candidates.clear();
+    return first_eligible(query, rows, rows.empty() ? 0 : rng_.below(rows.size()), decision);
+  }
+  Rng rng_;
+};
+
+class LeastOutstanding final : public SimplePolicy {
+ public:
+  LeastOutstanding(PlacementLimits limits, Rng rng) : SimplePolicy(limits), rng_(rng) {}
+  [[nodiscard]] const char* name() const override { return "least-outstanding"; }
+
+ private:
+  std::optional<std::size_t> choose(const PlacementQuery& query, Rows rows,
+                                    Decision& decision) override {
+    std::optional<std::size_t> best;
+    std::uint64_t ties = 0;
+    std::int32_t least = std::numeric_limits<std::int32_t>::max();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::int32_t count = rows[i].outstanding();
+      if (!eligible(query, rows[i], count, decision) || count > least) continue;
+      if (count < least) ties = 0;
+      least = count;
+      if (rng_.below(++ties) == 0) best = i;  // every tie equally likely
+    }
+    if (best && decision.candidates.size() > kMaxCandidates) {
+      decision.candidates.back() = candidate_of(rows[*best], query, Rejection::kNone, least);
+    }
+    return best;
+  }
+  Rng rng_;
+};
+
+// Two draws, the one with fewer KV tokens held or on the way.
+class TwoChoices final : public SimplePolicy {
+ public:
+  TwoChoices(PlacementLimits limits, Rng rng) : SimplePolicy(limits), rng_(rng) {}
+  [[nodiscard]] const char* name() const override { return "two-choices"; }
+
+ private:
+  static double kv_tokens(const LoadRow& row) {
+    return static_cast<double>(row.kv_tokens + row.ledger.tokens);
+  }
+  std::optional<std::size_t> draw(const PlacementQuery& query, Rows rows, Decision& decision) {
+    constexpr int kDraws = 16;
+    for (int k = 0; k < kDraws && !rows.empty(); ++k) {
+      const std::size_t i = rng_.below(rows.size());
+      if (eligible(query, rows[i], kv_tokens(rows[i]), decision)) return i;
+    }
+    return std::nullopt;
+  }
+  std::optional<std::size_t> choose(const PlacementQuery& query, Rows rows,
+                                    Decision& decision) override {
+    const auto a = draw(query, rows, decision);
+    if (!a)
+      return first_eligible(query, rows, rows.empty() ? 0 : rng_.below(rows.size()), decision);
+    auto b = draw(query, rows, decision);
+    for (int k = 0; k < 4 && b == a; ++k) b = draw(query, rows, decision);
+    return b && kv_tokens(rows[*b]) < kv_tokens(rows[*a]) ? b : a;
+  }
+  Rng rng_;
+};
+
+}  // namespace
+
+std::unique_ptr<PlacementPolicy> make_round_robin_policy(PlacementLimits limits) {
+  return std::make_unique<RoundRobin>(limits);
+}
+std::unique_ptr<PlacementPolicy> make_random_policy(PlacementLimits limits, Rng rng) {
+  return std::make_unique<Random>(limits, rng);
+}
+std::unique_ptr<PlacementPolicy> make_least_outstanding_policy(PlacementLimits limits, Rng rng) {
+  return std::make_unique<LeastOutstanding>(limits, rng);
+}
+std::unique_ptr<PlacementPolicy> make_two_choices_policy(PlacementLimits limits, Rng rng) {
+  return std::make_unique<TwoChoices>(limits, rng);
+}
+
+}  // namespace sluice
