@@ -14,6 +14,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -58,25 +60,31 @@ struct MutableHeadRows {
 // The instruction set chosen for this processor, "AVX3" and the like; for logs.
 [[nodiscard]] const char* attention_target();
 
+struct AttentionRow {
+  std::int32_t row = 0;       // in the batch
+  std::int32_t position = 0;  // of its token
+  std::int32_t sequence = 0;
+};
+
 // How a step's attention is cut. Made once a step, used for all layers.
 class AttentionPlan {
  public:
-  // Some rows of one sequence over one range of tokens; the unit of work is an
-  // item for one KV head.
-  struct Item {
-    std::int32_t sequence = 0;
-    std::int32_t row = 0;  // first row, counted in the sequence
-    std::int32_t num_rows = 0;
-    std::int32_t token_begin = 0;
-    std::int32_t token_end = 0;  // causal limits cut further
-    std::int32_t group = -1;     // whose parts are merged; -1: the item is the whole range
-    std::int32_t part = 0;
-  };
-  // A row tile whose tokens are cut into parts.
+  // Some rows of one sequence, whose results are merged from `num_parts` parts.
   struct Group {
-    std::int32_t first_item = 0;
+    std::int32_t first_row = 0;  // index into rows()
+    std::int32_t num_rows = 0;
     std::int32_t num_parts = 0;
-    std::size_t scratch = 0;  // offset in floats of [kv head][part][query row]{m, l, sum...}
+    std::size_t scratch = 0;  // where its partial results start, in floats
+  };
+  // The rows of some groups over one range of tokens that all of them have at
+  // the same place; with one KV head it is the unit of work.
+  struct Item {
+    std::int32_t group_begin = 0;
+    std::int32_t group_end = 0;
+    std::int32_t part = 0;      // of each group
+    std::int32_t sequence = 0;  // whose blocks are read
+    std::int32_t token_begin = 0;
+    std::int32_t token_end = 0;  // causal limits and windows cut further
   };
 
   AttentionPlan() = default;
@@ -91,26 +99,46 @@ class AttentionPlan {
 
   [[nodiscard]] const KvView& kv() const { return kv_; }
   [[nodiscard]] std::int32_t num_heads() const { return num_heads_; }
+  [[nodiscard]] std::int32_t queries_per_kv_head() const {
+    return num_heads_ / kv_.layout.num_kv_heads;
+  }
   [[nodiscard]] std::span<const AttentionSequence> sequences() const { return sequences_; }
-  [[nodiscard]] std::span<const Item> items() const { return items_; }
+  [[nodiscard]] std::span<const AttentionRow> rows() const { return rows_; }
   [[nodiscard]] std::span<const Group> groups() const { return groups_; }
+  [[nodiscard]] std::span<const Item> items() const { return items_; }
 
  private:
   friend class AttentionRun;
 
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+  struct Floats {
+    std::unique_ptr<float[], Free> data;
+    std::size_t capacity = 0;
+    void reserve(std::size_t floats);  // keeps nothing
+  };
+
   void cut(std::int32_t sequence);
+  void add_group(std::int32_t sequence, std::int32_t first, std::int32_t count,
+                 std::int32_t max_parts);
+  void reserve();
 
   KvView kv_;
   std::int32_t num_heads_ = 0;
   std::int32_t num_threads_ = 0;
   std::vector<AttentionSequence> sequences_;
-  std::vector<Item> items_;
+  std::vector<AttentionRow> rows_;
   std::vector<Group> groups_;
-  std::vector<float> scratch_;  // partial results of groups
-  std::vector<float> thread_scratch_;
-  std::size_t thread_scratch_floats_ = 0;
-  std::vector<std::atomic<std::int32_t>> parts_left_;  // [group][kv head]; full between runs
-  std::atomic<std::int32_t> next_unit_{0};             // both 0 between runs
+  std::vector<Item> items_;
+  Floats partials_;  // [group][kv head][part]
+  std::size_t partial_floats_ = 0;
+  Floats thread_scratch_;
+  std::size_t thread_scratch_floats_ = 0;  // of each thread: a partial result,
+  std::size_t kernel_scratch_ = 0;         // and from here on the kernel's scratch
+  std::unique_ptr<std::atomic<std::int32_t>[]> parts_left_;  // [group][kv head]; full between runs
+  std::size_t parts_left_capacity_ = 0;
+  std::atomic<std::int32_t> next_unit_{0};  // 0 between runs, as is this:
   std::atomic<std::int32_t> threads_done_{0};
 };
 
