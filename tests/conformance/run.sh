@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Runs outside yardsticks against sluice and prints a score line each.
+#
+#   tests/conformance/run.sh PART...    sdk schemathesis comply llama, or all
+#
+# Each tool lives in a virtual environment of its own under build/conformance/. Starts
+# `sluice serve` itself unless SLUICE_URL names a running server (http://host:port).
+#
+#   SLUICE_BIN       the program            build/release/apps/sluice
+#   CONFORMANCE_GGUF the model served       models/SmolLM2-135M-Instruct.Q4_1.gguf
+#   SLUICE_SHARED    schema, small model    ../shared
+#   LLAMA_SOURCE     llama.cpp's source     build/deps/llama-* (made by tools/llama.sh)
+#   EXAMPLES         schemathesis' examples an operation    6
+#   LLAMA_TESTS      files below unit/, for the part llama
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+venvs="$root/build/conformance"
+logs="$venvs/logs"
+shared=${SLUICE_SHARED:-$root/../shared}
+export SLUICE_BIN=${SLUICE_BIN:-$root/build/release/apps/sluice}
+gguf=${CONFORMANCE_GGUF:-$root/models/SmolLM2-135M-Instruct.Q4_1.gguf}
+python=/usr/bin/python3
+[[ -x $python ]] || python=python3
+mkdir -p "$logs"
+server_pid=
+
+finish() { if [[ -n $server_pid ]]; then kill "$server_pid" 2>/dev/null; wait "$server_pid"; fi || true; }
+trap finish EXIT
+
+# venv NAME PACKAGE...: makes it once. (set -e does not reach into a part: it is on the left of ||.)
+venv() {
+  local folder="$venvs/$1"
+  shift
+  [[ -f $folder/.complete ]] && return
+  "$python" -m venv "$folder" &&
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@" &&
+    touch "$folder/.complete"
+}
+
+need() { [[ -e $1 ]] || { echo "$2: skipped, there is no $1"; return 1; }; }
+
+free_port() { "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+serve() {
+  [[ -n ${SLUICE_URL:-} ]] && return
+  local port
+  port=$(free_port)
+  "$SLUICE_BIN" serve "$gguf" --host 127.0.0.1 --port "$port" --context 2048 \
+    >"$logs/server.log" 2>&1 </dev/null &
+  server_pid=$!
+  SLUICE_URL=http://127.0.0.1:$port
+  for _ in $(seq 600); do
+    curl -sf "$SLUICE_URL/health" >/dev/null && return
+    kill -0 "$server_pid" 2>/dev/null || { cat "$logs/server.log" >&2; exit 2; }
+    sleep 0.1
+  done
+  echo "the server did not start" >&2
+  exit 2
+}
+
+model_name() {
+  curl -sf "$SLUICE_URL/v1/models" |
+    "$python" -c 'import json, sys; print(json.load(sys.stdin)["data"][0]["id"])'
+}
+
+part_sdk() {
+  venv sdk openai==3.57.0 || return 1
+  serve
+  "$venvs/sdk/bin/python" "$here/sdk_smoke.py" "$SLUICE_URL/v1" "$(model_name)" ${STRICT:+--strict}
+}
+
+part_schemathesis() {
+  need "$shared/conformance/openai-subset.yaml" schemathesis || return 0
+  venv schemathesis schemathesis==4.32.5 || return 1
+  serve
+  local log="$logs/schemathesis.log" status=0
+  (cd "$venvs" && schemathesis/bin/st run "$shared/conformance/openai-subset.yaml" \
+    --url "$SLUICE_URL/v1" --max-examples "${EXAMPLES:-6}" --phases examples,fuzzing \
+    --generation-deterministic --continue-on-failure --no-color --request-timeout 120) \
+    >"$log" 2>&1 || status=$?
+  sed -n '/=== SUMMARY/,$p' "$log"
+  [[ $status == 0 ]] || echo "see $log"
+  return "$status"
+}
+
+part_comply() {
+  venv comply llm-comply==0.5.0 || return 1
+  serve
+  local format status=0
+  for format in openai-chat open-responses; do
+    "$venvs/comply/bin/llm-comply" run -u "$SLUICE_URL/v1" -k none -m "$(model_name)" \
+      --format "$format" --verbose >"$logs/comply-$format.log" 2>&1 || status=$?
+    echo "llm-comply $format: $(tail -n 3 "$logs/comply-$format.log" | tr '\n' ' ')"
+  done
+  return "$status"
+}
+
+part_llama() {
+  local source=${LLAMA_SOURCE:-$(ls -d "$root"/build/deps/llama-*/tools/server/tests 2>/dev/null | head -1)}
+  source=${source%/tools/server/tests}
+  need "$source/tools/server/tests" llama || return 0
+  need "$shared/models/stories260K.gguf" llama || return 0
+  venv llama -r "$source/tools/server/tests/requirements.txt" pytest-timeout || return 1
+  local files=${LLAMA_TESTS:-basic chat_completion completion tokenize template security metrics
+    ignore_eos stream compat_oai_responses tool_call}
+  local plugin=(-p llama_plugin)
+  [[ -n ${CONFORMANCE_EXEC_LLAMA:-} ]] && plugin=()
+  local status=0
+  (cd "$source/tools/server/tests" &&
+    PORT=$(free_port) CONFORMANCE_MODEL="$shared/models/stories260K.gguf" \
+    LLAMA_SERVER_BIN_PATH="$here/llama_wrapper.py" PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONPATH="$here:." "$venvs/llama/bin/python" -m pytest -q "${plugin[@]}" \
+    -p no:cacheprovider --timeout 120 -rsf $(printf 'unit/test_%s.py ' $files)) \
+    >"$logs/llama.log" 2>&1 || status=$?
+  grep -E '^(FAILED|ERROR|SKIPPED)' "$logs/llama.log" | cut -c1-160 || true
+  echo "llama.cpp server tests: $(tail -n 1 "$logs/llama.log")"
+  return "$status"
+}
+
+[[ $# -gt 0 ]] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
+[[ $* == all ]] && set -- sdk schemathesis comply llama
+failed=()
+for part in "$@"; do
+  echo "== $part"
+  "part_$part" || failed+=("$part")
+done
+[[ ${#failed[@]} == 0 ]] || { echo "with findings: ${failed[*]}"; exit 1; }
