@@ -15,8 +15,11 @@ namespace sluice {
 // triggers appears in the output (tool calls after free text).
 struct GrammarSpec {
   std::string gbnf;               // empty: no constraint
+  std::string prefill;            // text of the prompt's end that the grammar begins with
   bool lazy = false;
-  std::vector<std::string> trigger_patterns;  // regular expressions over the output
+  std::vector<std::string> trigger_words;     // texts in the output; the grammar begins with them
+  std::vector<std::string> trigger_patterns;  // ECMAScript; the grammar begins with group 1,
+                                              // or with the whole match
   std::vector<Token> trigger_tokens;
 };
 
