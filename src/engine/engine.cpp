@@ -146,7 +146,9 @@ void Engine::renew_window() {
 const Window& Engine::open_window(bool early) {
   const TimePoint begin = clock_.now();
   const Window& window = kv_.open_window(begin, running_views(), step_time_, forecast_, early);
-  stats_.windows.planning_seconds_sum += to_seconds(clock_.now() - begin);
+  const Duration cost = clock_.now() - begin;
+  kv_.set_planning_cost(cost);
+  stats_.windows.planning_seconds_sum += to_seconds(cost);
   return window;
 }
 
@@ -160,7 +162,6 @@ void Engine::restart_later(SequenceId id) {
   sequence->computed = 0;
   sequence->copy.reset();
   stats_.preemptions += 1;
-  stats_.windows.shortfall_recompute += 1;
   // In front of its equals: it was admitted before they came.
   const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& other) {
     return other->request->priority <= sequence->request->priority;
@@ -188,10 +189,7 @@ bool Engine::try_admit(std::unique_ptr<Sequence>& sequence) {
                                  .decode_cap = s.left_to_generate(),
                                  .priority = s.request->priority};
   auto admission = kv_.admit(request, clock_.now(), running_views(), step_time_, forecast_);
-  if (!admission) {
-    stats_.windows.shortfall_admission += 1;
-    return false;
-  }
+  if (!admission) return false;
   s.computed = admission->cached_tokens;
   s.copy = admission->copy;
   if (!s.admitted_at) {
@@ -369,10 +367,30 @@ EngineLoad Engine::load() const {
   return load;
 }
 
+WindowStats Engine::window_stats() const {
+  WindowStats stats = stats_.windows;  // what the engine itself counts
+  const WindowUsage& usage = kv_.usage();
+  const ShortfallCounts& shortfalls = kv_.shortfalls();
+  stats.windows = kv_.window().number;
+  stats.early_renewals = usage.early_renewals;
+  stats.ended = usage.windows_ended;
+  stats.seconds_sum = usage.seconds_sum;
+  stats.demand_blocks = kv_.window().plan.demand_blocks;
+  stats.granted_blocks = usage.window_granted_blocks;
+  stats.unused_blocks_sum = usage.unused_blocks_sum;
+  stats.granted_blocks_sum = usage.granted_blocks_sum;
+  stats.shortfall_prefixes = shortfalls.prefix_blocks_dropped;
+  stats.shortfall_shortened = shortfalls.windows_shortened;
+  stats.shortfall_admission = shortfalls.refused_window + shortfalls.refused_forecast;
+  stats.shortfall_recompute = stats_.preemptions;
+  return stats;
+}
+
 EngineStats Engine::stats() const {
   EngineStats stats = stats_;
   stats.kv = kv_.stats();
   stats.window = kv_.window();
+  stats.windows = window_stats();
   stats.forecast_error_tokens = forecast_.error_tokens();
   stats.step_time_error = step_time_.relative_error();
   stats.running.reserve(running_.size());

@@ -96,6 +96,7 @@ class Engine final {
   void finish(Sequence& sequence, TokenEvent&& event);
   void remove_finished();
   void flush_events();
+  [[nodiscard]] WindowStats window_stats() const;
   [[nodiscard]] TokenEvent event_for(Sequence& sequence) const;
   [[nodiscard]] std::span<const RunningSequence> running_views();
   [[nodiscard]] std::vector<BatchCandidate> candidates() const;

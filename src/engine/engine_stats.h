@@ -40,7 +40,8 @@ struct SequenceView {
 };
 
 struct WindowStats {
-  std::int64_t windows = 0;
+  std::int64_t windows = 0;  // opened
+  std::int64_t ended = 0;    // that ran a step and were not renewed early
   std::int64_t early_renewals = 0;
   double seconds_sum = 0;               // of the windows that ended
   std::int64_t demand_blocks = 0;       // of the present window
