@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs outside yardsticks against sluice and prints a score line each.
 #
-#   tests/conformance/run.sh PART...    sdk schemathesis comply llama, or all
+#   tests/conformance/run.sh PART...    sdk schemathesis comply llama vllm, or all
 #
 # Each tool lives in a virtual environment of its own under build/conformance/. Starts
 # `sluice serve` itself unless SLUICE_URL names a running server (http://host:port).
@@ -24,6 +24,7 @@ python=/usr/bin/python3
 [[ -x $python ]] || python=python3
 mkdir -p "$logs"
 server_pid=
+vllm_version=0.32.0
 
 finish() { if [[ -n $server_pid ]]; then kill "$server_pid" 2>/dev/null; wait "$server_pid"; fi || true; }
 trap finish EXIT
@@ -118,8 +119,42 @@ part_llama() {
   return "$status"
 }
 
+# The tests lie in vLLM's source distribution only. pip unpacks that, then fails at its metadata,
+# which would need torch; --no-clean keeps the folder.
+vllm_tests() {
+  local keep="$venvs/vllm-source"
+  if [[ ! -d $keep/tests ]]; then
+    local unpack="$venvs/vllm-unpack"
+    mkdir -p "$unpack"
+    TMPDIR="$unpack" "$venvs/vllm/bin/python" -m pip download --quiet --no-clean \
+      --no-build-isolation --no-binary :all: --no-deps -d "$unpack" "vllm==$vllm_version" \
+      >"$logs/vllm-download.log" 2>&1 || true
+    mkdir -p "$keep"
+    mv "$unpack"/pip-download-*/vllm_*/tests "$keep/" || return 1
+    rm -rf "$unpack"
+  fi
+}
+
+part_vllm() {
+  venv vllm openai==3.57.0 pytest==8.4.2 pytest-asyncio==1.2.0 pytest-timeout==2.4.0 jsonschema \
+    regex requests || return 1
+  vllm_tests || { echo "vllm: skipped, its tests could not be had"; return 0; }
+  serve
+  local tests="tests/entrypoints/openai" file status=0
+  for file in completion/test_completion.py chat_completion/test_chat.py; do
+    local log="$logs/vllm-$(basename "$file" .py).log"
+    (cd "$venvs/vllm-source" && EXT_URL=$SLUICE_URL EXT_MODEL=$(model_name) \
+      PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$here:." "$venvs/vllm/bin/python" -m pytest -q \
+      -p vllm_plugin -p no:cacheprovider --noconftest --rootdir . -o asyncio_mode=auto \
+      --timeout 120 -rfE "$tests/$file") >"$log" 2>&1 || status=$?
+    grep -E '^(FAILED|ERROR)' "$log" | cut -c1-200 || true
+    echo "vllm $file: $(tail -n 1 "$log")"
+  done
+  return "$status"
+}
+
 [[ $# -gt 0 ]] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
-[[ $* == all ]] && set -- sdk schemathesis comply llama
+[[ $* == all ]] && set -- sdk schemathesis comply llama vllm
 failed=()
 for part in "$@"; do
   echo "== $part"

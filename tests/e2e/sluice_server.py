@@ -160,7 +160,7 @@ class Server:
         while True:
             seen = self.metrics()
             busy = seen["vllm:num_requests_running"] + seen["vllm:num_requests_waiting"]
-            if busy == 0 and not any(i["kv"]["granted_blocks"] for i in self.debug_memory()):
+            if busy == 0 and not any(i["blocks"]["granted"] for i in self.debug_memory()):
                 self.check_conservation()
                 return seen
             assert time.monotonic() < deadline, f"still busy: {self.debug_memory()}"
@@ -169,6 +169,5 @@ class Server:
     def check_conservation(self):
         """Every block is granted, cached or free: none is lost."""
         for instance in self.debug_memory():
-            kv = instance["kv"]
-            assert (kv["granted_blocks"] + kv["cached_blocks"] + kv["free_blocks"]
-                    == kv["total_blocks"]), kv
+            blocks = instance["blocks"]
+            assert blocks["granted"] + blocks["cached"] + blocks["free"] == blocks["total"], blocks

@@ -117,8 +117,9 @@ def test_debug_memory_shows_windows_and_grants(server, client, model):
     in_parallel([watch, lambda: greedy(client, model, prompt(40, 77), 200)])
     assert seen
     for instance in seen:
-        kv = instance["kv"]
-        assert kv["granted_blocks"] + kv["cached_blocks"] + kv["free_blocks"] == kv["total_blocks"]
+        blocks = instance["blocks"]
+        assert blocks["granted"] + blocks["cached"] + blocks["free"] == blocks["total"]
+        assert blocks["written"] <= blocks["granted"]
         for sequence in instance["running"]:
             assert sequence["held_tokens"] <= sequence["granted_tokens"]
     assert max(i["window"]["number"] for i in seen) >= 1
