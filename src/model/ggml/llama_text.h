@@ -18,9 +18,10 @@ struct llama_model;
 
 namespace sluice {
 
-// `vocabulary` must outlive what is made from it and may be shared by all.
+// `vocabulary` and `tokenizer` must outlive what is made from them.
 [[nodiscard]] std::unique_ptr<Tokenizer> make_llama_tokenizer(const llama_model& vocabulary);
-[[nodiscard]] std::unique_ptr<SamplerFactory> make_llama_samplers(const llama_model& vocabulary);
+[[nodiscard]] std::unique_ptr<SamplerFactory> make_llama_samplers(const llama_model& vocabulary,
+                                                                  const Tokenizer& tokenizer);
 // An empty `chat_template` takes the model's own, or ChatML where it has none.
 // kInvalidArgument: the template does not parse.
 [[nodiscard]] Result<std::unique_ptr<ChatTemplate>> make_llama_chat(
