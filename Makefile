@@ -9,7 +9,8 @@ PORT   ?= 8080
 MODEL  ?=
 ARGS   ?=
 PREFIX ?= /usr/local
-SUITES ?= style format unit e2e
+SUITES ?= style format unit parity e2e
+ALL_SUITES := style format unit headers dev tsan lint parity e2e fuzz
 SLUICE_LLAMA_SOURCE ?=
 
 PYTHON := $(firstword $(wildcard /usr/bin/python3) python3)
@@ -36,7 +37,7 @@ help:
 ##       MODEL=FILE.gguf   another model
 ##       ARGS="..."        more options of `sluice serve`, such as --instances 2
 ##   make test             set up and run the tests
-##       SUITES="..."      some of: style format unit headers dev tsan tidy e2e fuzz
+##       SUITES="..."      some of: style format unit headers parity e2e dev tsan lint fuzz
 ##   make test-all         all suites, as CI does
 ##   make build            set up and build build/release/apps/sluice
 ##   make install          build and install under PREFIX=/usr/local
@@ -92,7 +93,7 @@ $(TEST_PYTHON): tests/requirements.txt | setup-test
 test: setup-test llama models-test $(TEST_PYTHON)
 	@$(PYTHON) tools/run_tests.py $(SUITES)
 test-all:
-	@$(MAKE) test SUITES="style format unit headers dev tsan tidy e2e fuzz"
+	@$(MAKE) test SUITES="$(ALL_SUITES)"
 
 .PHONY: install
 install: build

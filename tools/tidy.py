@@ -81,6 +81,8 @@ def is_pure(name):
 def banned_calls(name, code):
     rules = BANNED_ANYWHERE + (BANNED_IN_PURE if is_pure(name) else [])
     for pattern, advice in rules:
+        if "getenv" in pattern and is_test(name):
+            continue  # tests find traces through SLUICE_TRACES
         for match in re.finditer(pattern, code, re.M):
             yield line_of(code, match.start()), f"{match.group().strip()} {advice}"
 
@@ -242,8 +244,11 @@ def is_built(root, name):
             inside = path.relative_to(folder)
             subdir = rf"SUBDIRS[^)]*\b{inside.parts[0]}\b"
             globbed = len(inside.parts) == 1 or re.search(subdir, text)
-            return (bool("sluice_library(" in text and globbed) or inside.name in text
-                    or f"{inside.parent}/*.cpp" in text)
+            listed = re.search(rf"(?<![\w-]){re.escape(inside.name)}", text)
+            of_a_loop = inside.stem.endswith("_test") and "}_test.cpp" in text and re.search(
+                rf"(?<!\w){inside.stem.removesuffix('_test')}(?!\w)", text)
+            return bool(("sluice_library(" in text and globbed) or listed or of_a_loop
+                        or f"{inside.parent}/*.cpp" in text)
         if folder == root:
             return False
     return False
@@ -308,6 +313,8 @@ FINE = [
     ("src/memory/fine_test.cpp", LONG_BODY + "// line\n" * MAX_SOURCE_LINES),
     ("src/net/fine.cpp", "void f() { std::thread t; }\nstatic int n = 0;\n"),
     ("src/base/fine.cpp", "void f() {\n" + "  g();\n" * (MAX_FUNCTION_LINES - 2) + "}\n"),
+    ("tests/loop/CMakeLists.txt", "foreach(t IN ITEMS deep)\n  add_executable(x ${t}_test.cpp)\n"),
+    ("tests/loop/deep_test.cpp", "int f();\n"),
     ("docs/fine.md", "curl http://localhost:8080/v1 and https://prometheus.io/docs\n"),
 ]
 

@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+"""Runs test suites one after another and closes with one line, `N passed, N failed`.
+
+    tools/run_tests.py [--keep-going] SUITE...
+
+    style     what tools/tidy.py and tools/check_layers.py find                       (seconds)
+    format    clang-format                                                            (seconds)
+    unit      release build, all unit tests
+    headers   every header compiles alone
+    parity    our graphs against libllama on the real models
+    e2e       the real program, over HTTP
+    dev       unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
+    tsan      unit tests of what has threads under ThreadSanitizer
+    lint      clang-tidy
+    fuzz      each fuzz target for SLUICE_FUZZ_SECONDS (20)
+
+Stops after the first suite that fails, unless told to keep going. `make test` does the set-up that
+the suites need. With CI in the environment warnings are errors in the release build as well.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+CLANG_TIDY = "clang-tidy-16"
+# What has threads. The runner's kernels run on ggml's thread pool, which is built without
+# ThreadSanitizer: it would report the pool's own synchronisation.
+TSAN_TARGETS = r"^(base|net|gateway)_test$"
+ALL_TESTS = r"_test$"
+PARITY_TESTS = r"^\w*parity_test$"
+
+
+class Tally:
+    """Passed and failed of one suite or of all."""
+
+    def __init__(self, passed=0, failed=0, skipped=0):
+        self.passed, self.failed, self.skipped = passed, failed, skipped
+
+    def __add__(self, other):
+        return Tally(self.passed + other.passed, self.failed + other.failed,
+                     self.skipped + other.skipped)
+
+    def __str__(self):
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{self.passed} passed, {self.failed} failed{skipped}"
+
+
+PASSED, FAILED = Tally(passed=1), Tally(failed=1)
+
+
+class BuildFailed(Exception):
+    pass
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def run(*command, env=None):
+    """Runs a command with its output shown; True when it succeeded."""
+    words = [str(word) for word in command]
+    say("$ " + " ".join(words).replace(f"{ROOT}/", ""))
+    return subprocess.run(words, cwd=ROOT, env={**os.environ, **(env or {})}, check=False,
+                          stdin=subprocess.DEVNULL).returncode == 0
+
+
+def check(*command):
+    return PASSED if run(*command) else FAILED
+
+
+def junit_tally(file):
+    """Sums the outermost counters of a JUnit file, which ctest and pytest both write."""
+    root = xml.etree.ElementTree.parse(file).getroot()
+    suites = [root] if root.tag == "testsuite" else root.findall("testsuite")
+    total = Tally()
+    for suite in suites:
+        def count(name, suite=suite):
+            return int(suite.get(name) or 0)
+        failed = count("failures") + count("errors")
+        skipped = count("skipped") + count("disabled")
+        total += Tally(count("tests") - failed - skipped, failed, skipped)
+    return total
+
+
+def with_junit(make_command, env=None):
+    """Runs the command that writes a JUnit file to the path it is given; failing counts always."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        succeeded = run(*make_command(report), env=env)
+        if not report.exists():
+            return FAILED
+        total = junit_tally(report)
+        if total.passed + total.failed == 0:
+            say("no test was run")
+            return FAILED
+        return total if succeeded or total.failed else total + FAILED
+
+
+# --- building
+
+
+def fixed_addresses():
+    """ThreadSanitizer of g++ 12 cannot start where the kernel spreads addresses widely."""
+    command = ["setarch", "--addr-no-randomize"]
+    works = shutil.which(command[0]) and subprocess.run(
+        [*command, "true"], capture_output=True, check=False).returncode == 0
+    return command if works else []
+
+
+def build(preset, pattern=None, options=(), prefix=()):
+    """Configures and builds a preset: the targets that match the pattern, or everything."""
+    if not run("cmake", "--preset", preset, *options):
+        raise BuildFailed(f"preset {preset} does not configure")
+    folder = BUILD / preset
+    targets = []
+    if pattern:
+        listing = subprocess.run(["ninja", "-C", folder, "-t", "targets", "all"], text=True,
+                                 capture_output=True, check=True).stdout
+        names = re.findall(r"^([\w-]+): phony$", listing, re.M)
+        targets = sorted(name for name in set(names) if re.search(pattern, name))
+        if not targets:
+            raise BuildFailed(f"preset {preset} has no target that matches {pattern}")
+    if not run(*prefix, "cmake", "--build", folder, *(["--target", *targets] if targets else [])):
+        raise BuildFailed(f"preset {preset} does not build")
+    return targets
+
+
+def ctest(preset, *selection, prefix=(), env=None):
+    jobs = os.cpu_count() or 2
+    return with_junit(lambda report: [
+        *prefix, "ctest", "--test-dir", BUILD / preset, "--output-on-failure", "--no-tests=error",
+        "-j", jobs, *selection, "--output-junit", report],
+        env={"SLUICE_TEST_MODELS": str(ROOT / "models"), **(env or {})})
+
+
+def warnings_are_errors():
+    return ["-DSLUICE_WERROR=ON"] if os.environ.get("CI") else []
+
+
+# --- suites
+
+
+def style():
+    total = Tally()
+    for tool in ("tidy.py", "check_layers.py"):
+        total += check(sys.executable, f"tools/{tool}", "--self-test")
+        total += check(sys.executable, f"tools/{tool}")
+    return total
+
+
+def format_():
+    return check(sys.executable, "tools/format.py")
+
+
+def unit():
+    build("release", options=warnings_are_errors())
+    return ctest("release", "-L", "unit")
+
+
+def headers():
+    build("release", "^check_headers$", options=warnings_are_errors())
+    return PASSED
+
+
+def parity():
+    build("release", PARITY_TESTS, options=warnings_are_errors())
+    return ctest("release", "-L", "parity", "-j", 1)
+
+
+def e2e():
+    build("release", "^sluice$", options=warnings_are_errors())
+    python = BUILD / "venv" / "bin" / "python"
+    return with_junit(lambda report: [python, "-m", "pytest", "tests/e2e", "-v",
+                                      f"--junitxml={report}"])
+
+
+def dev():
+    build("dev", ALL_TESTS)
+    return ctest("dev", "-L", "unit", env={
+        "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1"})
+
+
+def tsan():
+    prefix = fixed_addresses()
+    build("tsan", TSAN_TARGETS, prefix=prefix)
+    return ctest("tsan", "-L", "unit", prefix=prefix,
+                 env={"TSAN_OPTIONS": "halt_on_error=1"})
+
+
+def lint():
+    if not run("cmake", "--preset", "release", *warnings_are_errors()):
+        raise BuildFailed("preset release does not configure")
+    sources = sorted(str(path.relative_to(ROOT)) for top in ("src", "apps")
+                     for path in (ROOT / top).rglob("*.cpp")
+                     if not re.search(r"_(test|bench)\.cpp$", path.name))
+    # Asio 1.74 knows the coroutines of clang's experimental library only, unless it is told.
+    extra = [f"--extra-arg=-DBOOST_ASIO_HAS_{name}=1" for name in ("CO_AWAIT", "STD_COROUTINE")]
+
+    def lint_one(source):
+        result = subprocess.run([CLANG_TIDY, "-p", "build/release", "--quiet", *extra, source],
+                                cwd=ROOT, capture_output=True, text=True, check=False)
+        say(f"lint: {source}" + ("" if result.returncode == 0 else f"\n{result.stdout}"))
+        return result.returncode == 0
+
+    say(f"$ {CLANG_TIDY} on {len(sources)} files")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return PASSED if all(list(pool.map(lint_one, sources))) else FAILED
+
+
+def fuzz():
+    build("fuzz", "^fuzzers$")
+    seconds = int(os.environ.get("SLUICE_FUZZ_SECONDS", "20"))
+    total = Tally()
+    for program in sorted((BUILD / "fuzz" / "tests").glob("fuzz_*")):
+        seeds = ROOT / "tests" / "fuzz" / "corpus" / program.name.removeprefix("fuzz_")
+        found = BUILD / "fuzz" / "found" / program.name
+        found.mkdir(parents=True, exist_ok=True)
+        total += check(program, f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048",
+                       f"-artifact_prefix={found}/", found, *([seeds] if seeds.exists() else []))
+    return total if total.passed + total.failed else FAILED
+
+
+SUITES = {"style": style, "format": format_, "unit": unit, "headers": headers, "parity": parity,
+          "e2e": e2e, "dev": dev, "tsan": tsan, "lint": lint, "fuzz": fuzz}
+
+
+def run_suite(name):
+    try:
+        return SUITES[name]()
+    except BuildFailed as error:
+        say(f"{name}: {error}")
+        return FAILED
+
+
+def main():
+    arguments = sys.argv[1:]
+    keep_going = "--keep-going" in arguments
+    names = [a for a in arguments if a != "--keep-going"]
+    unknown = [n for n in names if n not in SUITES]
+    if not names or unknown:
+        sys.exit(f"unknown suites: {' '.join(unknown)}\n\n{__doc__}" if unknown else __doc__)
+    total, lines, began = Tally(), [], time.monotonic()
+    for number, name in enumerate(names, 1):
+        say(f"\n== {name} ({number} of {len(names)}, {time.monotonic() - began:.0f} s so far)")
+        start = time.monotonic()
+        result = run_suite(name)
+        total += result
+        lines.append(f"   {name:8} {result} in {time.monotonic() - start:.0f} s")
+        if result.failed and not keep_going:
+            lines += [f"   {left:8} not run" for left in names[number:]]
+            break
+    say("\n== all suites\n" + "\n".join(lines) + f"\n\n{total}")
+    sys.exit(1 if total.failed else 0)
+
+
+if __name__ == "__main__":
+    main()
