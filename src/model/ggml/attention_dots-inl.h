@@ -50,15 +50,15 @@ HWY_INLINE void dots(const Run<Rows>& run, const float* q, std::ptrdiff_t q_stri
     const std::int32_t t2 = t + 2 < last ? t + 2 : last;
     const std::int32_t t3 = t + 3 < last ? t + 3 : last;
     VF sums[kQ][4];
-    for (std::int32_t j = 0; j < kQ; ++j) {
-      for (std::int32_t i = 0; i < 4; ++i) sums[j][i] = hn::Zero(d);
+    SLUICE_UNROLL for (std::int32_t j = 0; j < kQ; ++j) {
+      SLUICE_UNROLL for (std::int32_t i = 0; i < 4; ++i) sums[j][i] = hn::Zero(d);
     }
     for (std::int32_t c = 0; c < columns; c += kLanes) {
       const VF k0 = run.rows.load(t, c);
       const VF k1 = run.rows.load(t1, c);
       const VF k2 = run.rows.load(t2, c);
       const VF k3 = run.rows.load(t3, c);
-      for (std::int32_t j = 0; j < kQ; ++j) {
+      SLUICE_UNROLL for (std::int32_t j = 0; j < kQ; ++j) {
         const VF x = hn::LoadU(d, q + j * q_stride + c);
         sums[j][0] = hn::MulAdd(x, k0, sums[j][0]);
         sums[j][1] = hn::MulAdd(x, k1, sums[j][1]);
@@ -66,7 +66,7 @@ HWY_INLINE void dots(const Run<Rows>& run, const float* q, std::ptrdiff_t q_stri
         sums[j][3] = hn::MulAdd(x, k3, sums[j][3]);
       }
     }
-    for (std::int32_t j = 0; j < kQ; ++j) {
+    SLUICE_UNROLL for (std::int32_t j = 0; j < kQ; ++j) {
       store_sums(sums[j][0], sums[j][1], sums[j][2], sums[j][3], logits + j * kLogitStride + t);
     }
   }
@@ -106,22 +106,24 @@ HWY_INLINE void accumulate(const Run<Rows>& run, const float* weights, std::int3
                            std::ptrdiff_t acc_stride, bool prefetches, float* acc) {
   const F32 d;
   VF sums[kQ][kV];
-  for (std::int32_t j = 0; j < kQ; ++j) {
-    for (std::int32_t i = 0; i < kV; ++i) {
+  SLUICE_UNROLL for (std::int32_t j = 0; j < kQ; ++j) {
+    SLUICE_UNROLL for (std::int32_t i = 0; i < kV; ++i) {
       sums[j][i] = hn::LoadU(d, acc + j * acc_stride + column + i * kLanes);
     }
   }
   for (std::int32_t t = 0; t < run.tokens; ++t) {
     if (prefetches) prefetch(run.next + t * run.next_row_bytes, run.next_row_bytes);
     VF v[kV];
-    for (std::int32_t i = 0; i < kV; ++i) v[i] = run.rows.load(t, column + i * kLanes);
-    for (std::int32_t j = 0; j < kQ; ++j) {
+    SLUICE_UNROLL for (std::int32_t i = 0; i < kV; ++i) v[i] =
+        run.rows.load(t, column + i * kLanes);
+    SLUICE_UNROLL for (std::int32_t j = 0; j < kQ; ++j) {
       const VF weight = hn::Set(d, weights[j * kLogitStride + t]);
-      for (std::int32_t i = 0; i < kV; ++i) sums[j][i] = hn::MulAdd(weight, v[i], sums[j][i]);
+      SLUICE_UNROLL for (std::int32_t i = 0; i < kV; ++i) sums[j][i] =
+          hn::MulAdd(weight, v[i], sums[j][i]);
     }
   }
-  for (std::int32_t j = 0; j < kQ; ++j) {
-    for (std::int32_t i = 0; i < kV; ++i) {
+  SLUICE_UNROLL for (std::int32_t j = 0; j < kQ; ++j) {
+    SLUICE_UNROLL for (std::int32_t i = 0; i < kV; ++i) {
       hn::StoreU(sums[j][i], d, acc + j * acc_stride + column + i * kLanes);
     }
   }

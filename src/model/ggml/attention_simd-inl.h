@@ -11,6 +11,14 @@
 
 #include "model/ggml/attention_kernels.h"
 
+// Arrays of vectors stay in registers only if loops over them are unrolled.
+#undef SLUICE_UNROLL
+#if HWY_COMPILER_GCC_ACTUAL
+#define SLUICE_UNROLL _Pragma("GCC unroll 8")
+#else
+#define SLUICE_UNROLL _Pragma("unroll")
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace sluice::attention::HWY_NAMESPACE {
 

@@ -39,8 +39,8 @@ HWY_INLINE void product_block(const Product& p, std::int32_t row, std::int32_t c
   const float* b = p.b + column;
   float* c = p.c + row * p.c_stride + column;
   VF sums[kR][kV];
-  for (std::int32_t r = 0; r < kR; ++r) {
-    for (std::int32_t i = 0; i < kV; ++i) {
+  SLUICE_UNROLL for (std::int32_t r = 0; r < kR; ++r) {
+    SLUICE_UNROLL for (std::int32_t i = 0; i < kV; ++i) {
       sums[r][i] = p.factors == nullptr ? hn::Zero(d)
                                         : hn::Mul(hn::Set(d, p.factors[row + r]),
                                                   hn::LoadU(d, c + r * p.c_stride + i * kLanes));
@@ -48,14 +48,15 @@ HWY_INLINE void product_block(const Product& p, std::int32_t row, std::int32_t c
   }
   for (std::int32_t k = 0; k < p.depth; ++k, b += p.b_stride) {
     VF x[kV];
-    for (std::int32_t i = 0; i < kV; ++i) x[i] = hn::LoadU(d, b + i * kLanes);
-    for (std::int32_t r = 0; r < kR; ++r) {
+    SLUICE_UNROLL for (std::int32_t i = 0; i < kV; ++i) x[i] = hn::LoadU(d, b + i * kLanes);
+    SLUICE_UNROLL for (std::int32_t r = 0; r < kR; ++r) {
       const VF y = hn::Set(d, a[r * p.a_stride + k]);
-      for (std::int32_t i = 0; i < kV; ++i) sums[r][i] = hn::MulAdd(y, x[i], sums[r][i]);
+      SLUICE_UNROLL for (std::int32_t i = 0; i < kV; ++i) sums[r][i] =
+          hn::MulAdd(y, x[i], sums[r][i]);
     }
   }
-  for (std::int32_t r = 0; r < kR; ++r) {
-    for (std::int32_t i = 0; i < kV; ++i) {
+  SLUICE_UNROLL for (std::int32_t r = 0; r < kR; ++r) {
+    SLUICE_UNROLL for (std::int32_t i = 0; i < kV; ++i) {
       hn::StoreU(sums[r][i], d, c + r * p.c_stride + i * kLanes);
     }
   }
@@ -95,7 +96,7 @@ HWY_INLINE void transpose_four(D d, const hwy::float16_t* const (&rows)[4], std:
                                float* to) {
   const hn::Rebind<hwy::float16_t, D> dh;
 #if HWY_TARGET == HWY_SCALAR
-  for (std::int32_t i = 0; i < 4; ++i) {
+  SLUICE_UNROLL for (std::int32_t i = 0; i < 4; ++i) {
     to[column * kTileTokens + i] = hn::GetLane(hn::PromoteTo(d, hn::LoadU(dh, rows[i] + column)));
   }
 #else
@@ -112,7 +113,7 @@ HWY_INLINE void transpose_four(D d, const hwy::float16_t* const (&rows)[4], std:
   const V lanes[4] = {
       hn::BitCast(d, hn::InterleaveLower(dw, a, b)), hn::BitCast(d, hn::InterleaveUpper(dw, a, b)),
       hn::BitCast(d, hn::InterleaveLower(dw, c, e)), hn::BitCast(d, hn::InterleaveUpper(dw, c, e))};
-  for (std::int32_t i = 0; i < 4; ++i) {
+  SLUICE_UNROLL for (std::int32_t i = 0; i < 4; ++i) {
     store_blocks(d, lanes[i], to + static_cast<std::ptrdiff_t>(column + i) * kTileTokens);
   }
 #endif
@@ -124,7 +125,7 @@ HWY_INLINE void transpose_k(const PartArgs& args, std::int32_t begin, std::int32
   const F32 d;
   for (std::int32_t t = 0; t < count; t += 4) {
     const hwy::float16_t* rows[4];
-    for (std::int32_t i = 0; i < 4; ++i) {
+    SLUICE_UNROLL for (std::int32_t i = 0; i < 4; ++i) {
       const std::int32_t token = t + i < count ? t + i : count - 1;
       rows[i] = row_of(args, args.k, begin + token, args.dim_k);
     }
