@@ -42,8 +42,12 @@ class StepTimeModel final {
   [[nodiscard]] std::int64_t observations() const { return observations_; }
 
  private:
+  void publish();
+
   StepTimeCoefficients coefficients_;
+  std::array<double, 4> scaled_{};                     // as fitted, of any sign
   std::array<std::array<double, 4>, 4> covariance_{};  // of the scaled coefficients
+  double mean_seconds_ = 0;                            // aged
   double deviation_ = 0;                               // aged mean |residual|, of the prediction
   double relative_error_ = 0;
   std::int64_t observations_ = 0;

@@ -1,0 +1,202 @@
+#include "memory/length_forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "memory/sharegpt_lengths.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::int32_t kAny = LengthForecast::kLimit;
+
+// Lengths around e^5 = 148 tokens with a heavy tail.
+std::int32_t lognormal(Rng& rng) {
+  const double normal =
+      std::sqrt(-2 * std::log(1 - rng.uniform())) * std::cos(2 * 3.14159265358979 * rng.uniform());
+  return std::max(1, static_cast<std::int32_t>(std::exp(5 + normal)));
+}
+
+TEST(LengthForecast, BinsAreOrderedAndComplete) {
+  std::size_t last = 0;
+  for (std::int32_t x = 0; x < LengthForecast::kLimit; x += 1 + x / 50) {
+    const std::size_t bin = LengthForecast::bin_of(x);
+    EXPECT_GE(bin, last);
+    EXPECT_LE(bin, last + 1);
+    EXPECT_LT(bin, LengthForecast::kBins);
+    last = bin;
+  }
+  EXPECT_EQ(last, LengthForecast::kBins - 1);
+  EXPECT_EQ(LengthForecast::bin_of(LengthForecast::kLimit), LengthForecast::kBins);
+}
+
+TEST(LengthForecast, PriorIsBroad) {
+  const LengthForecast forecast;
+  EXPECT_NEAR(forecast.mean(0, kAny), 256, 40);
+  EXPECT_LT(forecast.quantile(0, kAny, 0.1), 80);
+  EXPECT_GT(forecast.quantile(0, kAny, 0.9), 400);
+  EXPECT_EQ(forecast.observations(), 0);
+  EXPECT_EQ(forecast.error_tokens(), 0);
+}
+
+void expect_consistent(const LengthForecast& forecast) {
+  for (const std::int32_t age : {0, 1, 5, 31, 32, 33, 100, 1000, 5000, 100000, kAny, kAny + 5}) {
+    double last = 1;
+    for (const std::int32_t more : {0, 1, 2, 10, 50, 200, 1000, 10000, kAny}) {
+      const double survival = forecast.survival(age, more);
+      EXPECT_LE(survival, last + 1e-12);
+      EXPECT_GE(survival, 0);
+      last = survival;
+    }
+    std::int32_t before = 0;
+    for (const double q : {0.01, 0.1, 0.5, 0.9, 0.99}) {
+      const std::int32_t n = forecast.quantile(age, 2000, q);
+      EXPECT_GE(n, std::max(before, 1));
+      EXPECT_LE(n, 2000);
+      if (n < 2000) {
+        EXPECT_LE(forecast.survival(age, n), 1 - q + 1e-9);
+      }
+      if (n > 1) {
+        EXPECT_GT(forecast.survival(age, n - 1), 1 - q - 1e-9);
+      }
+      before = n;
+    }
+    double sum = 0;  // the definition of the mean
+    for (std::int32_t more = 0; more < 300; ++more) sum += forecast.survival(age, more);
+    EXPECT_NEAR(forecast.mean(age, 300), sum, 1e-6 * sum);
+    EXPECT_EQ(forecast.quantile(age, 0, 0.5), 0);
+    EXPECT_EQ(forecast.mean(age, 0), 0);
+  }
+}
+
+TEST(LengthForecast, QueriesAgreeWithEachOther) {
+  LengthForecast forecast;
+  expect_consistent(forecast);
+  Rng rng(1);
+  for (int i = 0; i < 3000; ++i) forecast.observe(lognormal(rng), rng.below(5) == 0);
+  expect_consistent(forecast);
+  LengthForecast spike;  // all end at one length
+  for (int i = 0; i < 5000; ++i) spike.observe(100, false);
+  expect_consistent(spike);
+  EXPECT_NEAR(spike.quantile(0, kAny, 0.5), 100, 4);
+}
+
+TEST(LengthForecast, OddInputIsHarmless) {
+  LengthForecast forecast;
+  forecast.observe(0, true);
+  EXPECT_EQ(forecast.tail(1000), LengthForecast().tail(1000));
+  forecast.observe(0, false);
+  forecast.observe(-5, false);
+  forecast.observe(std::numeric_limits<std::int32_t>::max(), false);
+  forecast.observe(std::numeric_limits<std::int32_t>::max(), true);
+  expect_consistent(forecast);
+}
+
+TEST(LengthForecast, CensoringIsNotACompletion) {
+  // Half of the requests are cut at 50 tokens; those that live on end at about
+  // 400. Read as completions the cuts would halve the forecast.
+  LengthForecast forecast;
+  Rng rng(2);
+  for (int i = 0; i < 4000; ++i) {
+    const auto length = static_cast<std::int32_t>(300 + rng.below(200));
+    if (i % 2 == 0) {
+      forecast.observe(50, true);
+    } else {
+      forecast.observe(length, false);
+    }
+  }
+  EXPECT_NEAR(forecast.quantile(0, kAny, 0.5), 400, 20);
+  EXPECT_GT(forecast.survival(0, 60), 0.95);
+}
+
+TEST(LengthForecast, OldLengthsAreForgotten) {
+  LengthForecast forecast({.half_life = 100, .prior_weight = 8, .prior_mean = 256});
+  for (int i = 0; i < 1000; ++i) forecast.observe(1000, false);
+  for (int i = 0; i < 700; ++i) forecast.observe(20, false);
+  EXPECT_NEAR(forecast.quantile(0, kAny, 0.5), 20, 1);
+  EXPECT_LT(forecast.survival(0, 900), 0.03);
+  for (int i = 0; i < 20000; ++i) forecast.observe(20, false);  // weights are scaled back
+  expect_consistent(forecast);
+}
+
+TEST(LengthForecast, ErrorIsThatOfTheMedian) {
+  LengthForecast forecast;
+  for (int i = 0; i < 500; ++i) forecast.observe(100, false);
+  EXPECT_LT(forecast.error_tokens(), 10);
+}
+
+// Each length is forecast before it is seen: the stated quantile must be met, at
+// the start and, for those that get that far, at an age.
+void expect_calibrated(const std::vector<std::int32_t>& lengths, std::size_t warm_up,
+                       double tolerance) {
+  struct Count {
+    std::int32_t age;
+    double q;
+    int asked = 0;
+    int met = 0;    // at most the forecast, and
+    int below = 0;  // less: lengths are whole numbers, so q lies between
+  };
+  std::vector<Count> counts;
+  for (const std::int32_t age : {0, 100, 400}) {
+    for (const double q : {0.1, 0.5, 0.9}) counts.push_back({age, q});
+  }
+  LengthForecast forecast;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    for (Count& count : counts) {
+      if (i < warm_up || lengths[i] <= count.age) continue;
+      const std::int32_t predicted = forecast.quantile(count.age, kAny, count.q);
+      ++count.asked;
+      count.met += lengths[i] - count.age <= predicted ? 1 : 0;
+      count.below += lengths[i] - count.age < predicted ? 1 : 0;
+    }
+    forecast.observe(lengths[i], false);
+  }
+  for (const Count& count : counts) {
+    if (count.asked < 1000) continue;
+    SCOPED_TRACE("age " + std::to_string(count.age));
+    EXPECT_GE(static_cast<double>(count.met) / count.asked, count.q - tolerance);
+    EXPECT_LE(static_cast<double>(count.below) / count.asked, count.q + tolerance);
+  }
+}
+
+TEST(LengthForecast, CalibratedOnALognormal) {
+  Rng rng(3);
+  std::vector<std::int32_t> lengths(30000);
+  for (std::int32_t& length : lengths) length = lognormal(rng);
+  expect_calibrated(lengths, 1000, 0.02);
+}
+
+TEST(LengthForecast, CalibratedOnRealLengths) {
+  // Resampled from the real ones, each moved a little so that 240 become many.
+  Rng rng(4);
+  std::vector<std::int32_t> lengths(20000);
+  for (std::int32_t& length : lengths) {
+    const std::int32_t real = kShareGptOutputLengths[rng.below(kShareGptOutputLengths.size())];
+    length = std::max(1, static_cast<std::int32_t>(real * (0.95 + 0.1 * rng.uniform()) + 0.5));
+  }
+  expect_calibrated(lengths, 1000, 0.02);
+}
+
+// Whole traces: SLUICE_LENGTHS names a text file with one output length a line.
+TEST(LengthForecast, CalibratedOnAFileOfLengths) {
+  const char* path = std::getenv("SLUICE_LENGTHS");
+  if (path == nullptr) GTEST_SKIP() << "SLUICE_LENGTHS is not set";
+  std::ifstream file(path);
+  ASSERT_TRUE(file) << path;
+  std::vector<std::int32_t> lengths;
+  for (std::int32_t length = 0; file >> length;) {
+    if (length > 0) lengths.push_back(length);
+  }
+  ASSERT_GT(lengths.size(), 1000u);
+  expect_calibrated(lengths, 500, 0.02);
+}
+
+}  // namespace
+}  // namespace sluice
