@@ -9,15 +9,11 @@
 # machine and of the options: a tree that moves to another processor builds anew instead of dying
 # on an illegal instruction. Progress goes to stderr.
 set -euo pipefail
-root=$(cd "$(dirname "$0")/.." && pwd)
-deps="$root/build/deps"
-python=/usr/bin/python3
-[[ -x $python ]] || python=python3
+. "$(dirname "$0")/lib.sh"
 
 source_folder="${SLUICE_LLAMA_SOURCE:-}"
 if [[ "${1:-}" == --source ]]; then source_folder="$2"; fi
 
-export CC="${CC:-gcc}" CXX="${CXX:-g++}"
 # Own threads instead of OpenMP: sluice divides the cores among its engines. No OpenSSL, tools,
 # tests or pages: only libraries are wanted.
 options=(
@@ -33,34 +29,22 @@ exec 9>"$deps/.lock"
 flock 9
 
 if [[ -n "$source_folder" ]]; then
-  source_folder=$(cd "$source_folder" && pwd) || exit 1
   if [[ ! -f "$source_folder/include/llama.h" ]]; then
     echo "llama.sh: $source_folder is not a llama.cpp source folder: no include/llama.h" >&2
     exit 1
   fi
+  source_folder=$(cd "$source_folder" && pwd)
   name="llama-own"
 else
   source_folder=$("$python" "$root/tools/fetch.py" llama)
   name=$(basename "$source_folder")
 fi
-
-key=$({ echo "$source_folder" | sed "s|^$root/||"; echo "${options[@]}";
-        "$CXX" -march=native -dM -E -x c++ /dev/null; } | sha256sum | cut -c1-12)
-build="$deps/$name-$key"
+build="$deps/$name-$(build_key "${source_folder#"$root"/}" "${options[*]}")"
 
 # A checkout of the user's own may have changed: ninja knows. The pinned source has not.
 if [[ ! -f "$build/.complete" || "$name" == llama-own ]]; then
-  [[ -f "$build/.complete" ]] || echo "-- llama.cpp: building (once; about 8 CPU minutes)" >&2
-  # Paths relative to the root, so that ccache knows the files again in another clone.
-  export CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1
-  log="$build/configure.log"
-  mkdir -p "$build"
-  if ! cmake -S "$source_folder" -B "$build" -G Ninja "${options[@]}" >"$log" 2>&1; then
-    cat "$log" >&2
-    exit 1
-  fi
-  ninja -C "$build" -j "${SLUICE_JOBS:-$(nproc)}" "${targets[@]}" >&2
-  touch "$build/.complete"
+  [[ -f "$build/.complete" ]] || echo "-- llama.cpp: building, once (about 8 CPU minutes)" >&2
+  build_tree "$source_folder" "$build" options targets
 fi
 
 # Read by cmake, which configures anew when it changes.
