@@ -61,7 +61,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--only", choices=["sluice", "llama-server"], help="measure one side")
     add("--sluice", default=os.environ.get("SLUICE_BIN", str(ROOT / "build/release/apps/sluice")))
     add("--llama-server", default=os.environ.get("LLAMA_SERVER",
-                                                 str(ROOT / "build/peers/llama/bin/llama-server")))
+                                                 str(ROOT / "build/deps/peers/bin/llama-server")))
     add("--sluice-args", default="", help="more flags for sluice, separated by spaces")
     add("--llama-args", default="", help="more flags for llama-server, separated by spaces")
     add("--out", default=str(ROOT / "build/bench/serve_vs_llama_server"), help="folder for "

@@ -136,7 +136,7 @@ vllm_tests() {
 }
 
 part_vllm() {
-  venv vllm openai==3.57.0 pytest==8.4.2 pytest-asyncio==1.2.0 pytest-timeout==2.4.0 jsonschema \
+  venv vllm openai==2.14.0 httpx pytest==8.4.2 pytest-asyncio==1.2.0 pytest-timeout==2.4.0 jsonschema \
     regex requests || return 1
   vllm_tests || { echo "vllm: skipped, its tests could not be had"; return 0; }
   serve
