@@ -439,7 +439,7 @@ std::string follow(const Fixture& f, Sampler& sampler, std::string_view wanted) 
   for (const char c : wanted) {
     std::vector<float> logits = f.falling();
     logits[static_cast<std::size_t>(letter(c))] = 20.0F;
-    logits[kEnd] = -100.0F;
+    logits[kEnd] = logits[kSecondEnd] = -100.0F;
     const Token token = drawn(sampler, logits);
     text += token <= kSecondEnd ? '.' : static_cast<char>('a' + token - 2);
   }
