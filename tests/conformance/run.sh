@@ -145,7 +145,7 @@ part_vllm() {
     local log="$logs/vllm-$(basename "$file" .py).log"
     (cd "$venvs/vllm-source" && EXT_URL=$SLUICE_URL EXT_MODEL=$(model_name) \
       PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$here:." "$venvs/vllm/bin/python" -m pytest -q \
-      -p vllm_plugin -p no:cacheprovider --noconftest --rootdir . -o asyncio_mode=auto \
+      -p vllm_plugin -p no:cacheprovider --confcutdir=tests/entrypoints --rootdir . -o asyncio_mode=auto \
       --timeout 120 -rfE "$tests/$file") >"$log" 2>&1 || status=$?
     grep -E '^(FAILED|ERROR)' "$log" | cut -c1-200 || true
     echo "vllm $file: $(tail -n 1 "$log")"
