@@ -37,6 +37,8 @@ struct ClusterSnapshot {
   std::vector<Placed> placements;
   double placement_seconds_sum = 0;
   std::int64_t placement_count = 0;
+  FixedHistogram<12> placement_seconds{
+      {1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 1e-2, 0.1}, {}, 0};
 };
 
 // Thread-safe. Every accepted request ends with exactly one finishing event in

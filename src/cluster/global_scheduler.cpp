@@ -1,0 +1,291 @@
+#include "cluster/global_scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+
+namespace sluice {
+namespace {
+
+Error error_of(ErrorCode code, std::string message, std::int32_t retry_after_s = 0) {
+  return {code, std::move(message), retry_after_s};
+}
+
+Error never_fits_error(const Decision& d) {
+  return error_of(
+      ErrorCode::kNeverFits,
+      fmt::format(
+          "{} prompt tokens and {} to generate need {} KV blocks; the largest instance has {}",
+          d.prompt_tokens, d.max_new_tokens, d.needed_blocks, d.largest_blocks));
+}
+
+}  // namespace
+
+GlobalScheduler::GlobalScheduler(GlobalSchedulerOptions options,
+                                 std::unique_ptr<PlacementPolicy> policy, InstancePort& instances,
+                                 TokenSink& sink, const Clock& clock)
+    : options_(options),
+      policy_(std::move(policy)),
+      instances_(instances),
+      sink_(sink),
+      clock_(clock) {
+  CHECK(policy_ != nullptr);
+}
+
+// --- What instances say ----------------------------------------------------------
+
+void GlobalScheduler::on_report(LoadReport report, TimePoint now) {
+  const InstanceId instance = report.instance;
+  const Incarnation incarnation = report.incarnation;
+  const std::vector<RequestId> seen = std::move(report.seen);
+  switch (table_.update(std::move(report), now)) {
+    case ReportOutcome::kOld:
+    case ReportOutcome::kInvalid: return;
+    case ReportOutcome::kRestarted:
+      ledger_.forget(instance);
+      CHECK_GT(incarnation.value, 0U);
+      end_placed_on(instance, Incarnation{incarnation.value - 1},
+                    error_of(ErrorCode::kUnavailable,
+                             fmt::format("instance {} was restarted", instance.value)));
+      break;
+    case ReportOutcome::kApplied: break;
+  }
+  for (const RequestId request : seen) ledger_.remove(request);
+  serve_queue(now);
+}
+
+void GlobalScheduler::on_finished(RequestId request, TimePoint now) {
+  placed_.erase(request);
+  ledger_.remove(request);
+  serve_queue(now);
+}
+
+void GlobalScheduler::instance_gone(InstanceId instance, Incarnation incarnation,
+                                    const Error& error, TimePoint now) {
+  const LoadRow* row = table_.find(instance);
+  if (row != nullptr && row->incarnation <= incarnation) {
+    table_.remove(instance);
+    ledger_.forget(instance);
+  }
+  end_placed_on(instance, incarnation, error);
+  serve_queue(now);
+}
+
+void GlobalScheduler::end_placed_on(InstanceId instance, Incarnation up_to, const Error& error) {
+  std::vector<TokenEvent> events;
+  for (auto it = placed_.begin(); it != placed_.end();) {
+    if (it->second.instance != instance || it->second.incarnation > up_to) {
+      ++it;
+      continue;
+    }
+    TokenEvent event;
+    event.request = it->first;
+    event.finish = FinishReason::kError;
+    event.error = error;
+    events.push_back(std::move(event));
+    ledger_.remove(it->first);
+    it = placed_.erase(it);
+  }
+  if (!events.empty()) sink_.on_tokens(std::move(events));
+}
+
+// --- What clients want -----------------------------------------------------------
+
+void GlobalScheduler::submit(std::unique_ptr<Request> request, TimePoint now) {
+  if (draining_) {
+    return end(
+        *request, FinishReason::kError,
+        error_of(ErrorCode::kUnavailable, "the server is draining and takes no new requests"), now);
+  }
+  if (request->prompt.empty() || request->max_tokens < 1) {
+    return end(*request, FinishReason::kError,
+               error_of(ErrorCode::kInvalidArgument,
+                        fmt::format("a request needs at least 1 prompt token and 1 token to "
+                                    "generate; this one has {} and {}",
+                                    request->prompt.size(), request->max_tokens)),
+               now);
+  }
+  Queued queued{std::move(request), now};
+  // Nothing overtakes the queue; but what can never fit learns it at once.
+  const auto largest = table_.largest(Role::kPrefill);
+  const auto tokens =
+      static_cast<std::int64_t>(queued.request->prompt.size()) + queued.request->max_tokens;
+  const bool never = largest && tokens > largest->tokens;
+  if (queue_.empty() || never) {
+    if (try_place(queued, now) != Attempt::kWait) return;
+  }
+  enqueue(std::move(queued), now);
+}
+
+void GlobalScheduler::enqueue(Queued queued, TimePoint now) {
+  if (std::ssize(queue_) < options_.queue_limit) {
+    queue_.push_back(std::move(queued));
+    return;
+  }
+  end(*queued.request, FinishReason::kError,
+      error_of(ErrorCode::kBusy,
+               fmt::format("{} requests wait for an instance already (limit {})", queue_.size(),
+                           options_.queue_limit),
+               retry_after_s()),
+      now);
+}
+
+void GlobalScheduler::cancel(RequestId request, TimePoint now) {
+  if (const auto it = placed_.find(request); it != placed_.end()) {
+    instances_.cancel(it->second, request);  // its last event comes from there
+    return;
+  }
+  const auto it = std::find_if(queue_.begin(), queue_.end(),
+                               [&](const Queued& q) { return q.request->id == request; });
+  if (it == queue_.end()) return;
+  const std::unique_ptr<Request> gone = std::move(it->request);
+  queue_.erase(it);
+  end(*gone, FinishReason::kCancelled, {}, now);
+  serve_queue(now);
+}
+
+void GlobalScheduler::tick(TimePoint now) {
+  ledger_.expire(now);
+  // The queue is in the order of arrival, so those that waited longest are in front.
+  while (!queue_.empty() && now - queue_.front().since >= options_.queue_timeout) {
+    const Queued late = std::move(queue_.front());
+    queue_.pop_front();
+    end(*late.request, FinishReason::kError,
+        error_of(ErrorCode::kDeadlineExceeded,
+                 fmt::format("no instance had room for {} s (limit {} s)",
+                             std::llround(to_seconds(now - late.since)),
+                             std::llround(to_seconds(options_.queue_timeout)))),
+        now);
+  }
+  serve_queue(now);
+}
+
+void GlobalScheduler::fail_queued(const Error& error, TimePoint now) {
+  while (!queue_.empty()) {
+    const Queued queued = std::move(queue_.front());
+    queue_.pop_front();
+    end(*queued.request, FinishReason::kError, error, now);
+  }
+}
+
+void GlobalScheduler::end(const Request& request, FinishReason finish, Error error, TimePoint now) {
+  std::vector<TokenEvent> events(1);
+  events[0].request = request.id;
+  events[0].finish = finish;
+  events[0].queued = now - request.arrival;
+  events[0].error = std::move(error);
+  sink_.on_tokens(std::move(events));
+}
+
+// --- Placement -------------------------------------------------------------------
+
+void GlobalScheduler::serve_queue(TimePoint now) {
+  while (!queue_.empty()) {
+    const Attempt attempt = try_place(queue_.front(), now);
+    if (attempt == Attempt::kWait) return;
+    if (attempt == Attempt::kPlaced) {
+      constexpr double kWeight = 0.1;
+      constexpr double kLongestGap = 60;  // an idle hour says nothing about the next gap
+      const double gap = std::min(kLongestGap, to_seconds(now - last_dequeue_));
+      dequeue_gap_s_ += kWeight * (gap - dequeue_gap_s_);
+      last_dequeue_ = now;
+    }
+    queue_.pop_front();
+  }
+}
+
+GlobalScheduler::Attempt GlobalScheduler::try_place(Queued& queued, TimePoint now) {
+  const std::vector<std::uint64_t> prefix = prefix_hashes(queued.request->prompt);
+  const PlacementQuery query = query_for(*queued.request, prefix, now);
+  const TimePoint begin = clock_.now();
+  Decision decision = policy_->place(query, table_);
+  placement_seconds_.observe(to_seconds(clock_.now() - begin));
+
+  switch (decision.outcome) {
+    case PlacementOutcome::kNeverFits:
+      end(*queued.request, FinishReason::kError, never_fits_error(decision), now);
+      record(std::move(decision));
+      return Attempt::kRefused;
+    case PlacementOutcome::kPlaced:
+    case PlacementOutcome::kPlacedRelaxed:
+      if (instances_.submit(*decision.placement, queued.request)) {
+        commit(decision, query, prefix, now);
+        record(std::move(decision));
+        return Attempt::kPlaced;
+      }
+      decision.outcome = PlacementOutcome::kNoneEligible;  // its inbox is full
+      decision.placement.reset();
+      decision.expected_wait = std::chrono::seconds(1);
+      break;
+    case PlacementOutcome::kNoneEligible: break;
+  }
+  head_wait_ = decision.expected_wait;
+  if (!std::exchange(queued.recorded, true)) record(std::move(decision));
+  return Attempt::kWait;
+}
+
+PlacementQuery GlobalScheduler::query_for(const Request& request,
+                                          const std::vector<std::uint64_t>& prefix,
+                                          TimePoint now) const {
+  return {.request = request.id,
+          .role = Role::kPrefill,
+          .prompt_tokens = static_cast<std::int32_t>(request.prompt.size()),
+          .max_new_tokens = request.max_tokens,
+          .cached = prefixes_.find(prefix, table_),
+          .now = now};
+}
+
+void GlobalScheduler::commit(const Decision& decision, const PlacementQuery& query,
+                             const std::vector<std::uint64_t>& prefix, TimePoint now) {
+  const Placement& placement = *decision.placement;
+  placed_[query.request] = placement;
+  std::int32_t cached = 0;
+  for (const CachedPrefix& c : query.cached) {
+    if (c.instance == placement.instance) cached = c.tokens;
+  }
+  const LoadRow& row = *table_.find(placement.instance);
+  const std::int32_t output = std::min(query.max_new_tokens, row.output_quantiles[1]);
+  ledger_.add(query.request, placement.instance, std::max(1, query.prompt_tokens - cached),
+              row.blocks_for(std::int64_t{query.prompt_tokens} + output), now);
+  prefixes_.insert(prefix, placement.instance, placement.incarnation);
+}
+
+void GlobalScheduler::record(Decision decision) {
+  outcomes_[static_cast<std::size_t>(decision.outcome)] += 1;
+  decisions_.push_back(std::move(decision));
+  if (decisions_.size() > kMaxDecisions) decisions_.pop_front();
+}
+
+// When the head may find room, and the time that those in front then take.
+std::int32_t GlobalScheduler::retry_after_s() const {
+  const double ahead = dequeue_gap_s_ * static_cast<double>(queue_.size());
+  const double seconds = std::ceil(to_seconds(head_wait_) + ahead);
+  return static_cast<std::int32_t>(std::clamp(seconds, 1.0, 600.0));
+}
+
+ClusterSnapshot GlobalScheduler::snapshot(TimePoint now) const {
+  ClusterSnapshot snapshot;
+  snapshot.at = now;
+  for (const InstanceId id : table_.instances()) {
+    InstanceSnapshot& instance = snapshot.instances.emplace_back();
+    instance.report = *table_.report(id);
+    instance.ledger_tokens = ledger_.load(id).tokens;
+    instance.report_age = now - table_.find(id)->received_at;
+  }
+  snapshot.decisions.assign(decisions_.begin(), decisions_.end());
+  snapshot.queued_requests = static_cast<std::int32_t>(queue_.size());
+  snapshot.queue_limit = options_.queue_limit;
+  snapshot.draining = draining_;
+  for (std::size_t i = 0; i < outcomes_.size(); ++i) {
+    snapshot.placements.push_back(
+        {policy_->name(), outcome_name(static_cast<PlacementOutcome>(i)), outcomes_[i]});
+  }
+  snapshot.placement_seconds = placement_seconds_;
+  snapshot.placement_seconds_sum = placement_seconds_.sum;
+  for (const std::int64_t count : placement_seconds_.counts) snapshot.placement_count += count;
+  return snapshot;
+}
+
+}  // namespace sluice

@@ -1,0 +1,120 @@
+// Sends each request to an instance whose load meets the condition, and keeps
+// those that none can take now in a bounded queue (CN119149252A).
+//
+// An actor without threads: whoever owns it calls one method at a time and
+// passes the time in. Belongs to the scheduler's loop.
+//
+// Invariant: a request given to submit() is queued, or placed on one incarnation
+// of one instance, or has had its finishing event. Until a request is placed its
+// events come from here; from then on from the instance, unless that is gone.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "cluster/serving.h"
+#include "engine/request.h"
+#include "scheduling/ledger.h"
+#include "scheduling/load_table.h"
+#include "scheduling/placement.h"
+#include "scheduling/prefix_directory.h"
+
+namespace sluice {
+
+// The way to the instances. Calls return at once.
+class InstancePort {
+ public:
+  virtual ~InstancePort() = default;
+  // False: its inbox is full or it is gone; `request` is then untouched.
+  [[nodiscard]] virtual bool submit(const Placement& placement,
+                                    std::unique_ptr<Request>& request) = 0;
+  // Arrives after the submit() of the same request, if at all.
+  virtual void cancel(const Placement& placement, RequestId request) = 0;
+};
+
+struct GlobalSchedulerOptions {
+  std::int32_t queue_limit = 256;                     // requests; 0: refuse at once
+  Duration queue_timeout = std::chrono::minutes(10);  // longest wait in the queue
+};
+
+class GlobalScheduler final {
+ public:
+  static constexpr std::size_t kMaxDecisions = 256;
+
+  // References outlive the scheduler. The clock times placements and nothing else.
+  GlobalScheduler(GlobalSchedulerOptions options, std::unique_ptr<PlacementPolicy> policy,
+                  InstancePort& instances, TokenSink& sink, const Clock& clock);
+
+  void on_report(LoadReport report, TimePoint now);
+  void submit(std::unique_ptr<Request> request, TimePoint now);
+  // Unknown and finished requests are ignored.
+  void cancel(RequestId request, TimePoint now);
+  // The instance sent the request's finishing event.
+  void on_finished(RequestId request, TimePoint now);
+  // An incarnation has ended: what was placed there ends with this error.
+  void instance_gone(InstanceId instance, Incarnation incarnation, const Error& error,
+                     TimePoint now);
+  // Time passes: deadlines, the ledger's limit, another try for the queue.
+  void tick(TimePoint now);
+  // From now on new requests are refused; queued ones are still served.
+  void drain() { draining_ = true; }
+  // Ends what is queued; for the end of the process.
+  void fail_queued(const Error& error, TimePoint now);
+
+  // Neither queued nor placed requests are left.
+  [[nodiscard]] bool idle() const { return queue_.empty() && placed_.empty(); }
+  [[nodiscard]] bool has_queue() const { return !queue_.empty(); }
+  [[nodiscard]] const LoadTable& loads() const { return table_; }
+  // Everything but the engines' own statistics.
+  [[nodiscard]] ClusterSnapshot snapshot(TimePoint now) const;
+
+ private:
+  struct Queued {
+    std::unique_ptr<Request> request;
+    TimePoint since{};
+    bool recorded = false;  // its first refusal is among the decisions
+  };
+  enum class Attempt : std::uint8_t { kPlaced, kWait, kRefused };
+
+  Attempt try_place(Queued& queued, TimePoint now);
+  [[nodiscard]] PlacementQuery query_for(const Request& request,
+                                         const std::vector<std::uint64_t>& prefix,
+                                         TimePoint now) const;
+  void commit(const Decision& decision, const PlacementQuery& query,
+              const std::vector<std::uint64_t>& prefix, TimePoint now);
+  void serve_queue(TimePoint now);
+  void enqueue(Queued queued, TimePoint now);
+  void record(Decision decision);
+  void end(const Request& request, FinishReason finish, Error error, TimePoint now);
+  void end_placed_on(InstanceId instance, Incarnation up_to, const Error& error);
+  [[nodiscard]] std::int32_t retry_after_s() const;
+
+  const GlobalSchedulerOptions options_;
+  const std::unique_ptr<PlacementPolicy> policy_;
+  InstancePort& instances_;
+  TokenSink& sink_;
+  const Clock& clock_;
+
+  LoadTable table_;
+  Ledger ledger_{table_};
+  PrefixDirectory prefixes_;
+  std::deque<Queued> queue_;  // first come, first served
+  std::map<RequestId, Placement> placed_;
+  bool draining_ = false;
+
+  std::deque<Decision> decisions_;          // newest last
+  std::array<std::int64_t, 4> outcomes_{};  // by PlacementOutcome
+  FixedHistogram<12> placement_seconds_ = ClusterSnapshot{}.placement_seconds;
+  Duration head_wait_{};  // what the last refusal of the head predicted
+  TimePoint last_dequeue_{};
+  double dequeue_gap_s_ = 0;  // aged mean between two placements from the queue
+};
+
+}  // namespace sluice

@@ -1,0 +1,144 @@
+#include "net/engine_loop.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "net/thread_name.h"
+
+namespace sluice {
+namespace {
+
+// An engine that has work but could not step (its memory is being waited for)
+// looks again after this time, or when something arrives.
+constexpr Duration kRetry = std::chrono::milliseconds(2);
+constexpr Duration kStatsInterval = std::chrono::milliseconds(90);
+
+}  // namespace
+
+EngineLoop::EngineLoop(const InstanceAgentOptions& options, const EngineOptions& engine,
+                       std::unique_ptr<ModelRunner> runner, const SamplerFactory& samplers,
+                       const Clock& clock, TokenSink& sink, SchedulerInbox& scheduler,
+                       std::size_t inbox_capacity)
+    : options_(options),
+      clock_(clock),
+      sink_(sink),
+      scheduler_(scheduler),
+      inbox_(inbox_capacity),
+      runner_(std::move(runner)),
+      engine_(engine, *runner_, samplers, clock, *this),
+      agent_(options, engine_, clock, *this) {}
+
+EngineLoop::~EngineLoop() {
+  stop();
+}
+
+void EngineLoop::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void EngineLoop::stop() {
+  if (!thread_.joinable()) return;
+  inbox_.push_urgent(Stop{});
+  thread_.join();
+}
+
+bool EngineLoop::submit(std::unique_ptr<Request>& request) {
+  Command command = std::move(request);
+  if (inbox_.push(std::move(command))) return true;
+  request = std::move(std::get<0>(command));
+  return false;
+}
+
+void EngineLoop::cancel(RequestId request) {
+  inbox_.push_urgent(request);
+}
+
+void EngineLoop::run() {
+  set_thread_name(fmt::format("engine-{}", options_.instance.value));
+  Error error{ErrorCode::kUnavailable, "the server is stopping", 0};
+  try {
+    serve();
+  } catch (const std::exception& e) {  // of a library below: nothing of ours throws
+    error = {ErrorCode::kInternal,
+             fmt::format("instance {} failed: {}", options_.instance.value, e.what()), 0};
+    spdlog::error("{}", error.message);
+  }
+  end_all(error);
+  scheduler_.push_urgent(GoneMessage{options_.instance, options_.incarnation, error});
+}
+
+void EngineLoop::serve() {
+  bool ran = false;
+  while (!stopping_) {
+    if (ran) {
+      inbox_.drain(commands_);
+    } else {
+      const Duration until_report = agent_.next_report() - clock_.now();
+      const Duration limit = engine_.idle() ? until_report : std::min(until_report, kRetry);
+      inbox_.wait_and_drain(commands_, std::max(Duration::zero(), limit));
+    }
+    for (Command& command : commands_) handle(command);
+    ran = false;
+    if (engine_.idle()) {
+      agent_.report_if_due();
+    } else {
+      ran = agent_.step();
+    }
+  }
+}
+
+void EngineLoop::handle(Command& command) {
+  if (auto* request = std::get_if<std::unique_ptr<Request>>(&command)) {
+    // Null: handled already, when an exception came between.
+    if (*request) agent_.submit(std::move(*request));
+  } else if (const auto* id = std::get_if<RequestId>(&command)) {
+    agent_.cancel(*id);
+  } else {
+    stopping_ = true;
+  }
+}
+
+// What the engine holds ends here, and what came too late for it.
+void EngineLoop::end_all(const Error& error) {
+  inbox_.close();
+  engine_.fail_all(error);
+  std::vector<TokenEvent> events;
+  const auto refuse = [&](Command& command) {
+    const auto* request = std::get_if<std::unique_ptr<Request>>(&command);
+    if (request == nullptr || *request == nullptr) return;
+    TokenEvent& event = events.emplace_back();
+    event.request = (*request)->id;
+    event.finish = FinishReason::kError;
+    event.error = error;
+  };
+  for (Command& command : commands_) refuse(command);
+  inbox_.drain(commands_);
+  for (Command& command : commands_) refuse(command);
+  if (!events.empty()) on_tokens(std::move(events));
+}
+
+void EngineLoop::on_report(LoadReport&& report) {
+  ReportMessage message{std::move(report), nullptr};
+  const TimePoint now = clock_.now();
+  if (now - stats_sent_at_ >= kStatsInterval || engine_.idle()) {
+    stats_sent_at_ = now;
+    message.stats = std::make_shared<const EngineStats>(engine_.stats());
+  }
+  // Reports come at a bounded rate, and one that got lost would keep its ledger
+  // entries: they are not counted against the inbox.
+  scheduler_.push_urgent(std::move(message));
+}
+
+void EngineLoop::on_tokens(std::vector<TokenEvent>&& events) {
+  FinishedMessage finished;
+  for (const TokenEvent& event : events) {
+    if (event.finish != FinishReason::kNone) finished.requests.push_back(event.request);
+  }
+  sink_.on_tokens(std::move(events));
+  if (!finished.requests.empty()) scheduler_.push_urgent(std::move(finished));
+}
+
+}  // namespace sluice

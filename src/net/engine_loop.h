@@ -1,0 +1,67 @@
+// The thread that owns one engine: its sequences, its memory, its device.
+//
+// Requests come in by a bounded inbox; token events go straight to the gateway's
+// sink; reports and the ids of finished requests go to the scheduler loop. If the
+// loop has to end by itself, it says so once, last of all. Internal to net/.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "base/inbox.h"
+#include "cluster/instance_agent.h"
+#include "engine/engine.h"
+#include "net/scheduler_loop.h"
+
+namespace sluice {
+
+class EngineLoop final : private ReportSink, private TokenSink {
+ public:
+  EngineLoop(const InstanceAgentOptions& options, const EngineOptions& engine,
+             std::unique_ptr<ModelRunner> runner, const SamplerFactory& samplers,
+             const Clock& clock, TokenSink& sink, SchedulerInbox& scheduler,
+             std::size_t inbox_capacity);
+  ~EngineLoop() override;
+  EngineLoop(const EngineLoop&) = delete;
+  EngineLoop& operator=(const EngineLoop&) = delete;
+
+  void start();
+  // Ends all requests with kUnavailable and joins.
+  void stop();
+
+  // Any thread. False: full, or the loop has ended; `request` is then untouched.
+  [[nodiscard]] bool submit(std::unique_ptr<Request>& request);
+  void cancel(RequestId request);
+
+ private:
+  struct Stop {};
+  using Command = std::variant<std::unique_ptr<Request>, RequestId, Stop>;
+
+  void run();
+  void serve();
+  void handle(Command& command);
+  void end_all(const Error& error);
+  void on_report(LoadReport&& report) override;
+  void on_tokens(std::vector<TokenEvent>&& events) override;
+
+  const InstanceAgentOptions options_;
+  const Clock& clock_;
+  TokenSink& sink_;
+  SchedulerInbox& scheduler_;
+  Inbox<Command> inbox_;
+
+  // Of the loop's thread.
+  std::unique_ptr<ModelRunner> runner_;
+  Engine engine_;
+  InstanceAgent agent_;
+  std::vector<Command> commands_;
+  bool stopping_ = false;
+  TimePoint stats_sent_at_{};
+
+  std::thread thread_;
+};
+
+}  // namespace sluice

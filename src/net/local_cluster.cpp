@@ -1,0 +1,129 @@
+#include "net/local_cluster.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "net/engine_loop.h"
+#include "net/scheduler_loop.h"
+
+namespace sluice {
+
+class LocalCluster::Impl final : public InstancePort {
+ public:
+  Impl(const LocalClusterOptions& options, std::unique_ptr<PlacementPolicy> policy,
+       const Clock& clock, TokenSink& sink)
+      : capacity_(options.inbox_capacity),
+        inbox_(options.inbox_capacity),
+        scheduler_(options.scheduler, std::move(policy), options.snapshot_interval, inbox_, *this,
+                   sink, clock) {}
+
+  void add(LocalInstance instance, const SamplerFactory& samplers, const Clock& clock,
+           TokenSink& sink) {
+    const InstanceAgentOptions agent{
+        .instance = InstanceId{static_cast<std::uint32_t>(engines_.size())},
+        .block_tokens = instance.engine.kv.window.block_tokens,
+        .max_running = instance.engine.max_running,
+        .step_token_budget = instance.engine.batch.max_step_tokens};
+    engines_.push_back(std::make_unique<EngineLoop>(agent, instance.engine,
+                                                    std::move(instance.runner), samplers, clock,
+                                                    sink, inbox_, capacity_));
+  }
+
+  void start() {
+    scheduler_.start();
+    for (auto& engine : engines_) engine->start();
+  }
+
+  // Engines first: the scheduler hears of everything that they end.
+  void stop() {
+    accepting_.store(false);
+    for (auto& engine : engines_) engine->stop();
+    scheduler_.stop();
+  }
+
+  Status submit(std::unique_ptr<Request> request) {
+    if (!accepting_.load()) {
+      return fail(ErrorCode::kUnavailable, "the server is draining and takes no new requests");
+    }
+    SchedulerMessage message = SubmitMessage{std::move(request)};
+    if (inbox_.push(std::move(message))) return {};
+    if (!accepting_.load()) return fail(ErrorCode::kUnavailable, "the server is stopping");
+    Error busy{ErrorCode::kBusy,
+               fmt::format("{} requests are waiting to be scheduled (limit)", capacity_), 1};
+    return tl::unexpected(std::move(busy));
+  }
+  void cancel_request(RequestId request) { inbox_.push_urgent(CancelMessage{request}); }
+  void drain() {
+    accepting_.store(false);
+    inbox_.push_urgent(DrainMessage{});
+  }
+  [[nodiscard]] bool accepting() const { return accepting_.load(); }
+  [[nodiscard]] SchedulerLoop& scheduler() { return scheduler_; }
+
+ private:
+  // InstancePort, on the scheduler's loop.
+  bool submit(const Placement& placement, std::unique_ptr<Request>& request) override {
+    return engines_[placement.instance.value]->submit(request);
+  }
+  void cancel(const Placement& placement, RequestId request) override {
+    engines_[placement.instance.value]->cancel(request);
+  }
+
+  const std::size_t capacity_;
+  SchedulerInbox inbox_;
+  std::vector<std::unique_ptr<EngineLoop>> engines_;  // by id; fixed before start()
+  SchedulerLoop scheduler_;
+  std::atomic<bool> accepting_{true};
+};
+
+Result<std::unique_ptr<LocalCluster>> LocalCluster::start(LocalClusterOptions options,
+                                                          std::vector<LocalInstance> instances,
+                                                          const SamplerFactory& samplers,
+                                                          const Clock& clock, TokenSink& sink) {
+  if (instances.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "a cluster needs at least 1 instance");
+  }
+  auto policy = make_policy(options.policy, options.placement, Rng(options.seed));
+  if (!policy) {
+    std::string known;
+    for (const char* name : policy_names())
+      known += known.empty() ? name : std::string(", ") + name;
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("no placement policy is called '{}'; there are {}", options.policy, known));
+  }
+  auto impl = std::make_unique<Impl>(options, std::move(policy), clock, sink);
+  for (LocalInstance& instance : instances) impl->add(std::move(instance), samplers, clock, sink);
+  impl->start();
+  return std::unique_ptr<LocalCluster>(new LocalCluster(std::move(impl)));
+}
+
+LocalCluster::LocalCluster(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LocalCluster::~LocalCluster() {
+  stop();
+}
+
+Status LocalCluster::submit(std::unique_ptr<Request> request) {
+  return impl_->submit(std::move(request));
+}
+void LocalCluster::cancel(RequestId request) {
+  impl_->cancel_request(request);
+}
+std::shared_ptr<const ClusterSnapshot> LocalCluster::snapshot() const {
+  return impl_->scheduler().snapshot();
+}
+bool LocalCluster::ready() const {
+  return impl_->accepting() && impl_->scheduler().ready();
+}
+void LocalCluster::drain() {
+  impl_->drain();
+}
+bool LocalCluster::wait_drained(Duration timeout) {
+  return impl_->scheduler().wait_drained(timeout);
+}
+void LocalCluster::stop() {
+  impl_->stop();
+}
+
+}  // namespace sluice

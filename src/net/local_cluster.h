@@ -1,0 +1,72 @@
+// The whole cluster in one process: a scheduler loop, and an engine loop for each
+// instance, joined by bounded inboxes.
+//
+// Each object of the pure folders belongs to one of the loops; requests, reports
+// and events move between them as values. Loops with nothing to do sleep in their
+// inbox. Every accepted request gets exactly one finishing event, also when an
+// engine fails or the cluster stops.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "cluster/global_scheduler.h"
+#include "cluster/serving.h"
+#include "engine/engine.h"
+#include "model/model_runner.h"
+#include "model/sampler.h"
+#include "scheduling/placement.h"
+
+namespace sluice {
+
+struct LocalClusterOptions {
+  GlobalSchedulerOptions scheduler;
+  std::string policy = "forecast";  // one of policy_names()
+  PlacementLimits placement;
+  std::uint64_t seed = 1;             // of the policy's tie-breaks
+  std::size_t inbox_capacity = 4096;  // requests that a loop has not looked at yet
+  Duration snapshot_interval = std::chrono::milliseconds(100);
+};
+
+// One engine. Its runner is bound to KV memory of `engine.kv` blocks already; that
+// memory outlives the cluster.
+struct LocalInstance {
+  EngineOptions engine;
+  std::unique_ptr<ModelRunner> runner;
+};
+
+class LocalCluster final : public Serving {
+ public:
+  // Starts the threads. The references outlive the cluster; the clock must be one
+  // that moves by itself. kInvalidArgument: no such policy, or no instance.
+  [[nodiscard]] static Result<std::unique_ptr<LocalCluster>> start(
+      LocalClusterOptions options, std::vector<LocalInstance> instances,
+      const SamplerFactory& samplers, const Clock& clock, TokenSink& sink);
+  // Stops.
+  ~LocalCluster() override;
+
+  [[nodiscard]] Status submit(std::unique_ptr<Request> request) override;
+  void cancel(RequestId request) override;
+  [[nodiscard]] std::shared_ptr<const ClusterSnapshot> snapshot() const override;
+  [[nodiscard]] bool ready() const override;
+
+  // From now on submit() fails with kUnavailable; what was accepted goes on.
+  void drain();
+  // After drain(): true once nothing is left, false when the time is over first.
+  [[nodiscard]] bool wait_drained(Duration timeout);
+  // Ends what is left with kUnavailable and joins the threads. Again does nothing.
+  void stop();
+
+ private:
+  class Impl;
+  explicit LocalCluster(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice
