@@ -1,0 +1,270 @@
+#include "model/ggml/ggml_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+
+#include "base/check.h"
+
+namespace sluice {
+namespace {
+
+// Graphs kept: decode batches of some tens of sizes beside a few prefill chunks.
+constexpr std::size_t kMaxGraphs = 32;
+// How long ggml's threads look for work before they sleep, in its own unit of
+// 131,072 rounds: a few milliseconds, longer than the loop needs between steps.
+constexpr std::uint32_t kPolling = 1;
+
+HeadRows rows_of(const ggml_tensor& tensor) {
+  return {static_cast<const float*>(tensor.data),
+          static_cast<std::ptrdiff_t>(tensor.nb[2] / sizeof(float)),
+          static_cast<std::ptrdiff_t>(tensor.nb[1] / sizeof(float))};
+}
+
+tl::unexpected<Error> out_of_range(const char* name, std::int32_t value, std::int32_t low,
+                                   std::int32_t high) {
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} is {}, expected {} to {}", name, value, low, high));
+}
+
+Result<SampledToken> draw(Sampler& sampler, std::span<float> logits) {
+  try {
+    return sampler.sample(logits);
+  } catch (const std::exception& e) {
+    // ggml's threads are C: nothing may be thrown through them.
+    return fail(ErrorCode::kInternal, fmt::format("sampling failed: {}", e.what()));
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GgmlRunner>> GgmlRunner::make(const ModelConfig& config,
+                                                     const Weights& weights,
+                                                     const RunnerOptions& options) {
+  constexpr std::int32_t kMaxStep = 1 << 20;
+  if (options.num_threads < 1 || options.num_threads > GGML_MAX_N_THREADS) {
+    return out_of_range("threads", options.num_threads, 1, GGML_MAX_N_THREADS);
+  }
+  if (options.max_step_tokens < 1 || options.max_step_tokens > kMaxStep) {
+    return out_of_range("tokens of a step", options.max_step_tokens, 1, kMaxStep);
+  }
+  if (options.max_step_outputs < 1) {
+    return out_of_range("outputs of a step", options.max_step_outputs, 1, kMaxStep);
+  }
+  if (options.max_context < 1) {
+    return out_of_range("context", options.max_context, 1, config.trained_context);
+  }
+  std::unique_ptr<GgmlRunner> runner(new GgmlRunner(config, weights, options));
+  TRY_STATUS(runner->reserve());
+  return runner;
+}
+
+GgmlRunner::GgmlRunner(const ModelConfig& config, const Weights& weights,
+                       const RunnerOptions& options)
+    : config_(config), weights_(weights), options_(options) {
+  ggml_threadpool_params params = ggml_threadpool_params_default(options.num_threads);
+  params.poll = kPolling;
+  threads_.reset(ggml_threadpool_new(&params));
+  CHECK(threads_ != nullptr);
+  backend_.reset(ggml_backend_cpu_init());
+  CHECK(backend_ != nullptr);
+  ggml_backend_cpu_set_n_threads(backend_.get(), options.num_threads);
+  ggml_backend_cpu_set_threadpool(backend_.get(), threads_.get());
+  allocator_.reset(ggml_gallocr_new(ggml_backend_cpu_buffer_type()));
+
+  graphs_.reserve(kMaxGraphs);
+  layer_calls_.resize(config.layers.size());
+  for (std::size_t i = 0; i < layer_calls_.size(); ++i) {
+    LayerCall& call = layer_calls_[i];
+    call.plan = &plan_;
+    call.layer.layer = static_cast<std::int32_t>(i);
+    call.layer.scale = config.attention_scale;
+    call.layer.sliding_window = config.layers[i].sliding_window;
+    call.head_dim = config.head_dim;
+    attention_ops_.push_back({&store_op, &attend_op, &call});
+  }
+}
+
+// Sizes the compute buffer for the largest step, so that no later one grows it.
+Status GgmlRunner::reserve() {
+  const GraphShape largest{options_.max_step_tokens,
+                           std::min(options_.max_step_tokens, options_.max_step_outputs)};
+  const StepGraph step = build(largest);
+  if (!ggml_gallocr_reserve(allocator_.get(), step.graph)) {
+    return fail(ErrorCode::kInternal,
+                fmt::format("no memory for the compute buffer of {} tokens a step",
+                            options_.max_step_tokens));
+  }
+  return {};
+}
+
+std::size_t GgmlRunner::compute_buffer_bytes() const {
+  return ggml_gallocr_get_buffer_size(allocator_.get(), 0);
+}
+
+void GgmlRunner::bind(const KvView& kv) {
+  KvLayout expected = config_.kv_layout();
+  expected.block_tokens = kv.layout.block_tokens;
+  CHECK(kv.layout == expected);
+  CHECK(check_attention_shape(kv.layout, config_.num_heads).has_value());
+  CHECK(kv.base != nullptr && kv.num_blocks > 0);
+  kv_ = kv;
+}
+
+StepGraph GgmlRunner::build(GraphShape shape) {
+  ++num_graphs_built_;
+  const bool long_context = options_.max_context > config_.rope.original_context;
+  const GraphHooks hooks{attention_ops_, &sample_op, this};
+  return build_step_graph(config_, weights_.tensors(), shape, long_context, hooks);
+}
+
+Result<GgmlRunner::CachedGraph*> GgmlRunner::graph_for(GraphShape shape) {
+  const auto found = std::find_if(graphs_.begin(), graphs_.end(),
+                                  [&](const CachedGraph& g) { return g.shape == shape; });
+  if (found != graphs_.end()) {
+    found->last_used = num_steps_;
+    return &*found;
+  }
+  StepGraph step = build(shape);
+  // All graphs lie in one buffer: only one runs at a time. If it has to grow,
+  // the others' addresses are gone.
+  const std::size_t bytes_before = compute_buffer_bytes();
+  if (!ggml_gallocr_reserve(allocator_.get(), step.graph) ||
+      !ggml_gallocr_alloc_graph(allocator_.get(), step.graph)) {
+    graphs_.clear();
+    return fail(ErrorCode::kInternal,
+                fmt::format("no memory for the compute buffer of {} tokens", shape.num_tokens));
+  }
+  if (compute_buffer_bytes() != bytes_before) graphs_.clear();
+
+  if (graphs_.size() == kMaxGraphs) {
+    const auto oldest =
+        std::min_element(graphs_.begin(), graphs_.end(),
+                         [](const auto& a, const auto& b) { return a.last_used < b.last_used; });
+    *oldest = CachedGraph{shape, std::move(step), num_steps_};
+    return &*oldest;
+  }
+  graphs_.push_back({shape, std::move(step), num_steps_});
+  return &graphs_.back();
+}
+
+void GgmlRunner::copy_blocks(const std::vector<BlockCopy>& copies) const {
+  const KvLayout& layout = kv_.layout;
+  for (const BlockCopy& copy : copies) {
+    CHECK(copy.from.value >= 0 && copy.from.value < kv_.num_blocks);
+    CHECK(copy.to.value >= 0 && copy.to.value < kv_.num_blocks);
+    CHECK(copy.num_tokens >= 0 && copy.num_tokens <= layout.block_tokens);
+    const auto at = [&](BlockId id) {
+      return kv_.base + static_cast<std::size_t>(id.value) * layout.block_bytes();
+    };
+    const std::byte* from = at(copy.from);
+    std::byte* to = at(copy.to);
+    const auto tokens = static_cast<std::size_t>(copy.num_tokens);
+    for (std::int32_t layer = 0; layer < layout.num_layers; ++layer) {
+      for (std::int32_t head = 0; head < layout.num_kv_heads; ++head) {
+        const std::size_t k = layout.k_offset(layer, head);
+        const std::size_t v = layout.v_offset(layer, head);
+        std::memcpy(to + k, from + k, tokens * layout.k_row_bytes());
+        std::memcpy(to + v, from + v, tokens * layout.v_row_bytes());
+      }
+    }
+  }
+}
+
+GraphShape GgmlRunner::lay_out(const StepInput& input) {
+  sequences_.clear();
+  sample_calls_.clear();
+  SampledToken none;
+  none.token = -1;
+  sampled_.assign(input.rows.size(), none);
+  std::int32_t num_tokens = 0;
+  for (std::size_t i = 0; i < input.rows.size(); ++i) {
+    const StepRows& rows = input.rows[i];
+    const auto count = static_cast<std::int32_t>(rows.tokens.size());
+    CHECK_GT(count, 0);
+    CHECK_GE(rows.position, 0);
+    CHECK_LE(rows.position, options_.max_context - count);
+    CHECK_LE(kv_.layout.blocks_for(rows.position + count),
+             static_cast<std::int32_t>(rows.blocks.size()));
+    for (const BlockId block : rows.blocks) {
+      CHECK(block.value >= 0 && block.value < kv_.num_blocks);
+    }
+    for (const Token token : rows.tokens) CHECK(token >= 0 && token < config_.vocabulary_size);
+    sequences_.push_back({rows.blocks.data(), count, num_tokens, rows.position});
+    if (rows.sampler != nullptr) sample_calls_.push_back({rows.sampler, i});
+    num_tokens += count;
+  }
+  CHECK_LE(num_tokens, options_.max_step_tokens);
+  CHECK_LE(static_cast<std::int32_t>(sample_calls_.size()), options_.max_step_outputs);
+  return {num_tokens, static_cast<std::int32_t>(sample_calls_.size())};
+}
+
+void GgmlRunner::write_inputs(const StepInput& input, const StepGraph& step) const {
+  auto* tokens = static_cast<std::int32_t*>(step.tokens->data);
+  auto* positions = static_cast<std::int32_t*>(step.positions->data);
+  auto* outputs =
+      step.output_rows == nullptr ? nullptr : static_cast<std::int32_t*>(step.output_rows->data);
+  std::int32_t row = 0;
+  for (const StepRows& rows : input.rows) {
+    std::int32_t position = rows.position;
+    for (const Token token : rows.tokens) {
+      tokens[row] = token;
+      positions[row++] = position++;
+    }
+    if (outputs != nullptr && rows.sampler != nullptr) *outputs++ = row - 1;
+  }
+}
+
+Result<StepOutput> GgmlRunner::run(const StepInput& input) {
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(kv_.base != nullptr);
+  ++num_steps_;
+  copy_blocks(input.copies);
+  const GraphShape shape = lay_out(input);
+  if (shape.num_tokens > 0) {
+    TRY(CachedGraph* const cached, graph_for(shape));
+    write_inputs(input, cached->step);
+    plan_.build(kv_, config_.num_heads, options_.num_threads, sequences_);
+    next_sample_.store(0, std::memory_order_relaxed);
+    const ggml_status status = ggml_backend_graph_compute(backend_.get(), cached->step.graph);
+    if (status != GGML_STATUS_SUCCESS) {
+      return fail(ErrorCode::kInternal, fmt::format("ggml: {}", ggml_status_to_string(status)));
+    }
+  }
+  StepOutput output;
+  output.sampled = std::move(sampled_);
+  output.duration = std::chrono::steady_clock::now() - begin;
+  return output;
+}
+
+void GgmlRunner::store_op(ggml_tensor* dst, int ith, int nth, void* userdata) {
+  const auto& call = *static_cast<const LayerCall*>(userdata);
+  store_kv(*call.plan, call.layer.layer, rows_of(*dst->src[0]), rows_of(*dst->src[1]), ith, nth);
+}
+
+void GgmlRunner::attend_op(ggml_tensor* dst, int ith, int nth, void* userdata) {
+  const auto& call = *static_cast<const LayerCall*>(userdata);
+  const MutableHeadRows out{static_cast<float*>(dst->data),
+                            static_cast<std::ptrdiff_t>(dst->nb[1] / sizeof(float)), call.head_dim};
+  attend(*call.plan, call.layer, rows_of(*dst->src[0]), out, ith, nth);
+}
+
+void GgmlRunner::sample_op(ggml_tensor* dst, int, int, void* userdata) {
+  static_cast<GgmlRunner*>(userdata)->sample_rows(*dst->src[0]);
+}
+
+// Entered by all threads at once: each takes the next row until none is left.
+void GgmlRunner::sample_rows(const ggml_tensor& logits) {
+  const auto vocabulary = static_cast<std::size_t>(logits.ne[0]);
+  while (true) {
+    const std::size_t i = next_sample_.fetch_add(1, std::memory_order_relaxed);
+    if (i >= sample_calls_.size()) return;
+    float* row = static_cast<float*>(logits.data) + i * vocabulary;
+    sampled_[sample_calls_[i].row] = draw(*sample_calls_[i].sampler, {row, vocabulary});
+  }
+}
+
+}  // namespace sluice

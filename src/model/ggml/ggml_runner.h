@@ -1,0 +1,89 @@
+// Runs steps on the CPU with ggml: graphs that are kept and replayed, threads of
+// its own, attention over KV blocks, and sampling by the same threads.
+//
+// Owned and used by one engine's loop. Idle threads sleep. After the first step
+// of a shape, further ones neither build graphs nor allocate.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "model/ggml/architecture.h"
+#include "model/ggml/attention.h"
+#include "model/ggml/ggml_handles.h"
+#include "model/ggml/graph.h"
+#include "model/ggml/weights.h"
+#include "model/model.h"
+#include "model/model_runner.h"
+
+namespace sluice {
+
+class GgmlRunner final : public ModelRunner {
+ public:
+  // `config` and `weights` must outlive the runner. kInvalidArgument: an option
+  // is out of its range; kInternal: no memory for the compute buffer.
+  [[nodiscard]] static Result<std::unique_ptr<GgmlRunner>> make(const ModelConfig& config,
+                                                                const Weights& weights,
+                                                                const RunnerOptions& options);
+
+  void bind(const KvView& kv) override;
+  [[nodiscard]] Result<StepOutput> run(const StepInput& input) override;
+
+  // Graphs built so far: a steady batch does not raise it.
+  [[nodiscard]] std::int64_t num_graphs_built() const { return num_graphs_built_; }
+  [[nodiscard]] std::size_t compute_buffer_bytes() const;
+
+ private:
+  struct CachedGraph {
+    GraphShape shape;
+    StepGraph step;
+    std::int64_t last_used = 0;
+  };
+  struct LayerCall {
+    AttentionPlan* plan = nullptr;
+    AttentionLayer layer;
+    std::int32_t head_dim = 0;
+  };
+  struct SampleCall {
+    Sampler* sampler = nullptr;
+    std::size_t row = 0;  // of the step's output
+  };
+
+  GgmlRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options);
+  [[nodiscard]] Status reserve();
+  [[nodiscard]] Result<CachedGraph*> graph_for(GraphShape shape);
+  [[nodiscard]] StepGraph build(GraphShape shape);
+  void copy_blocks(const std::vector<BlockCopy>& copies) const;
+  // Checks the caller's rows and turns them into attention sequences and samplers.
+  [[nodiscard]] GraphShape lay_out(const StepInput& input);
+  void write_inputs(const StepInput& input, const StepGraph& step) const;
+
+  static void store_op(ggml_tensor* dst, int ith, int nth, void* userdata);
+  static void attend_op(ggml_tensor* dst, int ith, int nth, void* userdata);
+  static void sample_op(ggml_tensor* dst, int ith, int nth, void* userdata);
+  void sample_rows(const ggml_tensor& logits);
+
+  const ModelConfig& config_;
+  const Weights& weights_;
+  const RunnerOptions options_;
+  KvView kv_;
+
+  GgmlThreads threads_;
+  GgmlBackend backend_;
+  GgmlAllocator allocator_;
+  std::vector<CachedGraph> graphs_;  // few: searched from end to end
+  std::int64_t num_steps_ = 0;
+  std::int64_t num_graphs_built_ = 0;
+
+  AttentionPlan plan_;
+  std::vector<LayerCall> layer_calls_;  // the graphs' ops point at these
+  std::vector<AttentionOp> attention_ops_;
+  std::vector<AttentionSequence> sequences_;
+  std::vector<SampleCall> sample_calls_;
+  std::atomic<std::size_t> next_sample_{0};
+  std::vector<Result<SampledToken>> sampled_;
+};
+
+}  // namespace sluice
