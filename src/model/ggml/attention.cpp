@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <climits>
-#include <cmath>
-#include <cstdlib>
 
 #include "base/check.h"
 #include "model/ggml/attention_kernels.h"
@@ -18,17 +16,7 @@ using attention::padded;
 using attention::Partial;
 
 constexpr std::int32_t kMaxHeadDim = 1024;
-// Tokens of a part are a multiple of this, and a sequence's row tiles have at
-// most so many parts together: enough for the cores, small in scratch.
-constexpr std::int32_t kPartTokens = 256;
-constexpr std::int32_t kMaxParts = 32;
 constexpr float kLog2E = 1.44269504F;
-constexpr std::size_t kLine = 64;  // bytes; threads do not share lines of scratch
-
-std::size_t whole_lines(std::size_t floats) {
-  constexpr std::size_t kFloats = kLine / sizeof(float);
-  return (floats + kFloats - 1) / kFloats * kFloats;
-}
 
 }  // namespace
 
@@ -56,100 +44,6 @@ Status check_attention_shape(const KvLayout& layout, std::int32_t num_heads) {
 
 const char* attention_target() {
   return attention::target_name();
-}
-
-void AttentionPlan::Floats::reserve(std::size_t floats) {
-  if (floats <= capacity) return;
-  const std::size_t bytes = whole_lines(floats + floats / 4) * sizeof(float);
-  data.reset(static_cast<float*>(std::aligned_alloc(kLine, bytes)));
-  CHECK(data != nullptr);
-  capacity = bytes / sizeof(float);
-}
-
-void AttentionPlan::build(const KvView& kv, std::int32_t num_heads, std::int32_t num_threads,
-                          std::span<const AttentionSequence> sequences) {
-  CHECK(check_attention_shape(kv.layout, num_heads).has_value());
-  CHECK_GT(num_threads, 0);
-  kv_ = kv;
-  num_heads_ = num_heads;
-  num_threads_ = num_threads;
-  sequences_.assign(sequences.begin(), sequences.end());
-  rows_.clear();
-  groups_.clear();
-  items_.clear();
-  partial_floats_ = 0;
-  // Many rows first: their units are the longest.
-  const std::int32_t tile = std::max(1, kTileQueries / queries_per_kv_head());
-  for (const bool many : {true, false}) {
-    for (std::size_t s = 0; s < sequences_.size(); ++s) {
-      CHECK_GT(sequences_[s].num_rows, 0);
-      if ((sequences_[s].num_rows > tile) == many) cut(static_cast<std::int32_t>(s));
-    }
-  }
-  reserve();
-}
-
-// Row tiles of nearly equal size, those with the longest context first.
-void AttentionPlan::cut(std::int32_t sequence) {
-  const std::int32_t rows = sequences_[static_cast<std::size_t>(sequence)].num_rows;
-  const std::int32_t tile = std::max(1, kTileQueries / queries_per_kv_head());
-  const std::int32_t tiles = (rows + tile - 1) / tile;
-  for (std::int32_t i = tiles - 1; i >= 0; --i) {
-    const auto cut_at = [&](std::int64_t t) { return static_cast<std::int32_t>(rows * t / tiles); };
-    add_group(sequence, cut_at(i), cut_at(i + 1) - cut_at(i), std::max(1, kMaxParts / tiles));
-  }
-}
-
-void AttentionPlan::add_group(std::int32_t sequence, std::int32_t first, std::int32_t count,
-                              std::int32_t max_parts) {
-  const AttentionSequence& from = sequences_[static_cast<std::size_t>(sequence)];
-  const auto group = static_cast<std::int32_t>(groups_.size());
-  const std::int32_t tokens = from.position + first + count;
-  const std::int32_t units = (tokens + kPartTokens - 1) / kPartTokens;
-  const std::int32_t part_tokens = (units + max_parts - 1) / max_parts * kPartTokens;
-  const std::int32_t parts = (tokens + part_tokens - 1) / part_tokens;
-  groups_.push_back({static_cast<std::int32_t>(rows_.size()), count, parts, partial_floats_});
-  for (std::int32_t r = first; r < first + count; ++r) {
-    rows_.push_back({from.row_begin + r, from.position + r, sequence});
-  }
-  for (std::int32_t p = 0; p < parts; ++p) {
-    items_.push_back(
-        {group, group + 1, p, sequence, p * part_tokens, std::min(tokens, (p + 1) * part_tokens)});
-  }
-  if (parts > 1) {
-    const std::size_t one =
-        whole_lines(Partial::floats(count * queries_per_kv_head(), kv_.layout.head_dim_v));
-    partial_floats_ += one * static_cast<std::size_t>(parts * kv_.layout.num_kv_heads);
-  }
-}
-
-void AttentionPlan::reserve() {
-  std::int32_t queries = 1;
-  for (const Item& item : items_) {
-    std::int32_t rows = 0;
-    for (std::int32_t g = item.group_begin; g < item.group_end; ++g) {
-      rows += groups_[static_cast<std::size_t>(g)].num_rows;
-    }
-    queries = std::max(queries, rows * queries_per_kv_head());
-  }
-  const KvLayout& layout = kv_.layout;
-  kernel_scratch_ = whole_lines(Partial::floats(queries, layout.head_dim_v));
-  thread_scratch_floats_ = kernel_scratch_ + whole_lines(attention::part_scratch_floats(
-                                                 queries, layout.head_dim_k, layout.head_dim_v));
-  thread_scratch_.reserve(thread_scratch_floats_ * static_cast<std::size_t>(num_threads_));
-  partials_.reserve(partial_floats_);
-
-  const auto heads = static_cast<std::size_t>(layout.num_kv_heads);
-  const std::size_t counters = groups_.size() * heads;
-  if (counters > parts_left_capacity_) {
-    parts_left_capacity_ = counters + counters / 4;
-    parts_left_ = std::make_unique<std::atomic<std::int32_t>[]>(parts_left_capacity_);
-  }
-  for (std::size_t i = 0; i < counters; ++i) {
-    parts_left_[i].store(groups_[i / heads].num_parts, std::memory_order_relaxed);
-  }
-  next_unit_.store(0, std::memory_order_relaxed);
-  threads_done_.store(0, std::memory_order_relaxed);
 }
 
 // One thread's share of one attend().
@@ -181,27 +75,55 @@ class AttentionRun {
 
  private:
   void run_unit(const AttentionPlan::Item& item, std::int32_t head) {
-    const AttentionPlan::Group& group = plan_.groups_[static_cast<std::size_t>(item.group_begin)];
-    const bool whole = group.num_parts == 1;
-    const std::int32_t queries = group.num_rows * group_size_;
-    const Partial partial =
-        Partial::at(whole ? memory_ : part_memory(group, head, item.part), queries);
-    compute(item, head, group, partial);
+    const AttentionPlan::Group& first = group(item.group_begin);
+    const bool one = item.group_begin + 1 == item.group_end;
+    std::int32_t rows = 0;
+    for (std::int32_t g = item.group_begin; g < item.group_end; ++g) rows += group(g).num_rows;
+    const std::int32_t queries = rows * group_size_;
+    const bool whole = first.num_parts == 1;
+    const Partial result =
+        Partial::at(one && !whole ? part_memory(first, head, item.part) : memory_, queries);
+    compute(item, head, rows, result);
     if (whole) {
-      finish(group, head, partial, 1, 0);
+      finish(first, head, result, 1, 0);
       return;
     }
-    std::atomic<std::int32_t>& left = plan_.parts_left_[static_cast<std::size_t>(
-        item.group_begin * plan_.kv_.layout.num_kv_heads + head)];
-    if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      left.store(group.num_parts, std::memory_order_relaxed);
-      finish(group, head, Partial::at(part_memory(group, head, 0), queries), group.num_parts,
-             part_floats(group));
+    if (!one) hand_out(item, head, result);
+    for (std::int32_t g = item.group_begin; g < item.group_end; ++g) part_done(g, head);
+  }
+
+  [[nodiscard]] const AttentionPlan::Group& group(std::int32_t g) const {
+    return plan_.groups_[static_cast<std::size_t>(g)];
+  }
+
+  // Copies what was computed for several groups into the part of each.
+  void hand_out(const AttentionPlan::Item& item, std::int32_t head, const Partial& result) const {
+    const std::ptrdiff_t width = padded(plan_.kv_.layout.head_dim_v);
+    std::int32_t j = 0;
+    for (std::int32_t g = item.group_begin; g < item.group_end; ++g) {
+      const std::int32_t queries = group(g).num_rows * group_size_;
+      const Partial own = Partial::at(part_memory(group(g), head, item.part), queries);
+      std::copy_n(result.m + j, queries, own.m);
+      std::copy_n(result.l + j, queries, own.l);
+      std::copy_n(result.acc + j * width, queries * width, own.acc);
+      j += queries;
     }
   }
 
+  // Whoever completes a group's last part merges them.
+  void part_done(std::int32_t g, std::int32_t head) {
+    const AttentionPlan::Group& done = group(g);
+    std::atomic<std::int32_t>& left =
+        plan_.parts_left_[static_cast<std::size_t>(g * plan_.kv_.layout.num_kv_heads + head)];
+    if (left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    left.store(done.num_parts, std::memory_order_relaxed);
+    finish(done, head, Partial::at(part_memory(done, head, 0), done.num_rows * group_size_),
+           done.num_parts, part_floats(done));
+  }
+
   [[nodiscard]] std::size_t part_floats(const AttentionPlan::Group& group) const {
-    return whole_lines(Partial::floats(group.num_rows * group_size_, plan_.kv_.layout.head_dim_v));
+    return attention::whole_lines(
+        Partial::floats(group.num_rows * group_size_, plan_.kv_.layout.head_dim_v));
   }
 
   [[nodiscard]] float* part_memory(const AttentionPlan::Group& group, std::int32_t head,
@@ -210,16 +132,18 @@ class AttentionRun {
            part_floats(group) * static_cast<std::size_t>(head * group.num_parts + part);
   }
 
-  void compute(const AttentionPlan::Item& item, std::int32_t head,
-               const AttentionPlan::Group& group, const Partial& partial) const {
+  void compute(const AttentionPlan::Item& item, std::int32_t head, std::int32_t rows,
+               const Partial& result) const {
+    const AttentionPlan::Group& first = group(item.group_begin);
     const KvLayout& layout = plan_.kv_.layout;
     const bool capped = layer_.logit_softcap != 0.0F;
     attention::PartArgs args;
     args.q = q_;
     args.q.data += static_cast<std::ptrdiff_t>(head * group_size_) * q_.head_stride;
-    args.rows = std::span(plan_.rows_)
-                    .subspan(static_cast<std::size_t>(group.first_row),
-                             static_cast<std::size_t>(group.num_rows));
+    args.rows =
+        std::span(plan_.rows_)
+            .subspan(static_cast<std::size_t>(first.first_row), static_cast<std::size_t>(rows));
+    args.dots = first.few;
     args.group = group_size_;
     args.dim_k = layout.head_dim_k;
     args.dim_v = layout.head_dim_v;
@@ -227,13 +151,16 @@ class AttentionRun {
     args.v = plan_.kv_.base + layout.v_offset(layer_.layer, head);
     args.block_bytes = layout.block_bytes();
     args.block_shift = std::countr_zero(static_cast<std::uint32_t>(layout.block_tokens));
-    args.blocks = plan_.sequences_[static_cast<std::size_t>(item.sequence)].blocks;
+    args.blocks = plan_.sequences_[static_cast<std::size_t>(first.sequence)].blocks;
     args.window = layer_.sliding_window > 0 ? layer_.sliding_window : INT_MAX / 2;
     args.q_scale = capped ? layer_.scale / layer_.logit_softcap : layer_.scale * kLog2E;
     args.softcap = capped ? layer_.logit_softcap * kLog2E : 0.0F;
-    args.token_begin = std::max(item.token_begin, args.rows.front().position - args.window + 1);
-    args.token_end = std::min(item.token_end, args.rows.back().position + 1);
-    attend_part(args, partial, memory_ + plan_.kernel_scratch_);
+    const auto [low, high] = std::minmax_element(
+        args.rows.begin(), args.rows.end(),
+        [](const AttentionRow& a, const AttentionRow& b) { return a.position < b.position; });
+    args.token_begin = std::max(item.token_begin, low->position - args.window + 1);
+    args.token_end = std::min(item.token_end, high->position + 1);
+    attend_part(args, result, memory_ + plan_.kernel_scratch_);
   }
 
   void finish(const AttentionPlan::Group& group, std::int32_t head, const Partial& first,

@@ -2,10 +2,11 @@
 // decode rows. Knows nothing of ggml: it works on raw pointers and is called
 // from one custom op a layer, by all threads of that op at once.
 //
-// Work is cut into (row tile, segment of tokens, KV head). Cuts depend on a
+// Work is cut into (row tile, part of the tokens, KV head). Cuts depend on a
 // sequence's own rows and length only, and partial results are merged in the
-// order of tokens, so that a row's result does not depend on what else is in
-// the batch, on the number of threads, or on which thread did what.
+// order of tokens: a row's result is the same to the bit whatever else is in the
+// batch, however many threads there are, and whichever did what. That holds too
+// where sequences share leading blocks, which are read once for all of them.
 //
 // A plan belongs to one runner. build() by the runner's loop; store_kv() and
 // attend() by its compute threads.
@@ -71,18 +72,21 @@ class AttentionPlan {
  public:
   // Some rows of one sequence, whose results are merged from `num_parts` parts.
   struct Group {
+    std::int32_t sequence = 0;
     std::int32_t first_row = 0;  // index into rows()
     std::int32_t num_rows = 0;
+    std::int32_t num_tokens = 0;   // that its last row sees
+    std::int32_t part_tokens = 0;  // of each part but the last
     std::int32_t num_parts = 0;
     std::size_t scratch = 0;  // where its partial results start, in floats
+    bool few = true;          // computed by dot products
   };
-  // The rows of some groups over one range of tokens that all of them have at
-  // the same place; with one KV head it is the unit of work.
+  // The rows of some groups over one range of tokens; with one KV head it is
+  // the unit of work. Several groups: all have the same blocks there.
   struct Item {
     std::int32_t group_begin = 0;
     std::int32_t group_end = 0;
-    std::int32_t part = 0;      // of each group
-    std::int32_t sequence = 0;  // whose blocks are read
+    std::int32_t part = 0;  // of each group
     std::int32_t token_begin = 0;
     std::int32_t token_end = 0;  // causal limits and windows cut further
   };
@@ -122,6 +126,11 @@ class AttentionPlan {
   void cut(std::int32_t sequence);
   void add_group(std::int32_t sequence, std::int32_t first, std::int32_t count,
                  std::int32_t max_parts);
+  void add_item(std::int32_t begin, std::int32_t end, std::int32_t part, std::vector<Item>& items);
+  void share(std::int32_t begin, std::int32_t end, std::int32_t part);
+  void add_shared(std::int32_t begin, std::int32_t end, std::int32_t part);
+  [[nodiscard]] bool before(std::int32_t a, std::int32_t b) const;
+  [[nodiscard]] bool same_part(const Group& a, const Group& b, std::int32_t part) const;
   void reserve();
 
   KvView kv_;
@@ -131,6 +140,8 @@ class AttentionPlan {
   std::vector<AttentionRow> rows_;
   std::vector<Group> groups_;
   std::vector<Item> items_;
+  std::vector<Item> own_items_;  // while building: to be done after shared ones
+  std::vector<std::int32_t> order_;
   Floats partials_;  // [group][kv head][part]
   std::size_t partial_floats_ = 0;
   Floats thread_scratch_;

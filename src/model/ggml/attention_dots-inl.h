@@ -21,7 +21,7 @@ inline constexpr std::int32_t kDotColumns = kManyRegisters ? 4 : 2;
 // Above this many query vectors a row is widened to f32 once, into scratch, and
 // not each time that it is used.
 inline constexpr std::int32_t kWidenAbove = HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64 ? 8 : 1;
-inline constexpr std::int32_t kWideRows = 16;
+inline constexpr std::int32_t kWideRows = 64;
 inline constexpr std::int32_t kLogitStride = kChunkTokens + kPadFloats;
 
 HWY_INLINE void prefetch(const std::byte* from, std::ptrdiff_t bytes) {
@@ -193,29 +193,48 @@ struct DotScratch {
   }
 };
 
-// Walks the K or V rows of tokens [begin, end) and hands each run to `use`, as
-// f16 or, if `widen`, as f32 in scratch.
+// The K or V rows of tokens [begin, end), and the first of those that will be
+// read after them.
+struct Stretch {
+  const std::byte* tiles;
+  std::int32_t dim;
+  std::int32_t begin;
+  std::int32_t end;
+  const hwy::float16_t* after;  // null: nothing
+
+  [[nodiscard]] HWY_INLINE std::ptrdiff_t row_bytes() const {
+    return static_cast<std::ptrdiff_t>(dim) * 2;
+  }
+};
+
+// Hands each run of rows to `use`, as they lie.
 template <class Use>
-HWY_INLINE void for_runs(const PartArgs& args, const std::byte* tiles, std::int32_t dim, bool widen,
-                         std::int32_t begin, std::int32_t end, float* wide, const Use& use) {
-  const std::ptrdiff_t row_bytes = static_cast<std::ptrdiff_t>(dim) * 2;
-  for (std::int32_t t = begin; t < end;) {
-    std::int32_t n = run_of(args, t, end);
-    if (widen && n > kWideRows) n = kWideRows;
-    const hwy::float16_t* rows = row_of(args, tiles, t, dim);
-    const bool more = t + n < end;
-    const auto* next =
-        reinterpret_cast<const std::byte*>(more ? row_of(args, tiles, t + n, dim) : rows);
-    if (widen) {
-      for (std::int32_t i = 0; i < n; ++i) {
-        if (more) prefetch(next + i * row_bytes, row_bytes);
-        widen_row(rows + static_cast<std::ptrdiff_t>(i) * dim, dim, wide + i * padded(dim));
-      }
-      use(Run<F32Rows>{{wide, padded(dim)}, n, next, 0}, t - begin);
-    } else {
-      use(Run<F16Rows>{{rows, dim}, n, next, more ? row_bytes : 0}, t - begin);
-    }
+HWY_INLINE void for_runs(const PartArgs& args, const Stretch& s, const Use& use) {
+  for (std::int32_t t = s.begin; t < s.end;) {
+    const std::int32_t n = run_of(args, t, s.end);
+    const hwy::float16_t* next = t + n < s.end ? row_of(args, s.tiles, t + n, s.dim) : s.after;
+    use(Run<F16Rows>{{row_of(args, s.tiles, t, s.dim), s.dim},
+                     n,
+                     reinterpret_cast<const std::byte*>(next),
+                     next != nullptr ? s.row_bytes() : 0},
+        t - s.begin);
     t += n;
+  }
+}
+
+// The same, widened to f32 in scratch.
+template <class Use>
+HWY_INLINE void for_wide_runs(const PartArgs& args, const Stretch& s, float* wide, const Use& use) {
+  for (std::int32_t t = s.begin; t < s.end; t += kWideRows) {
+    const std::int32_t n = s.end - t < kWideRows ? s.end - t : kWideRows;
+    for (std::int32_t i = 0; i < n; ++i) {
+      if (t + i + kPadFloats < s.end) {
+        const hwy::float16_t* ahead = row_of(args, s.tiles, t + i + kPadFloats, s.dim);
+        prefetch(reinterpret_cast<const std::byte*>(ahead), s.row_bytes());
+      }
+      widen_row(row_of(args, s.tiles, t + i, s.dim), s.dim, wide + i * padded(s.dim));
+    }
+    use(Run<F32Rows>{{wide, padded(s.dim)}, n, nullptr, 0}, t - s.begin);
   }
 }
 
@@ -258,31 +277,53 @@ HWY_INLINE void clear(const Partial& result, std::int32_t queries, std::int32_t 
   for (std::ptrdiff_t i = 0; i < floats; ++i) result.acc[i] = 0.0F;
 }
 
+// Logits become weights, and what was summed before is scaled to them.
+HWY_INLINE void soften_all(const PartArgs& args, std::int32_t begin, std::int32_t count,
+                           float* logits, const Partial& result) {
+  const std::int32_t dim_v = padded(args.dim_v);
+  const std::int32_t queries = args.queries();
+  for (std::int32_t j = 0; j < queries; ++j) {
+    const AttentionRow& row = args.rows[static_cast<std::size_t>(j / args.group)];
+    const Visible seen = visible(args, row.position, begin, count);
+    const float factor = soften(logits + static_cast<std::ptrdiff_t>(j) * kLogitStride, count,
+                                seen.begin, seen.end, args.softcap, result.m[j], result.l[j]);
+    if (factor != 1.0F) {
+      scale_row(factor, dim_v, result.acc + static_cast<std::ptrdiff_t>(j) * dim_v);
+    }
+  }
+}
+
+// Chunks end at multiples of kChunkTokens and logits lie in the same lanes
+// whatever other rows are there, so that a row's result is the same to the bit.
 inline void attend_dots(const PartArgs& args, const Partial& result, float* memory) {
   const std::int32_t queries = args.queries();
   const DotScratch scratch = DotScratch::at(memory, queries, args.dim_k);
   const bool widen_k = queries > kWidenAbove || args.dim_k % kLanes != 0;
   const bool widen_v = queries > kWidenAbove || args.dim_v % kLanes != 0;
+  const UseForLogits find_logits{queries, scratch.q, args.dim_k, scratch.logits};
+  const UseForSums add_up{queries, scratch.logits, args.dim_v, result.acc};
   pack_queries(args, scratch.q);
   clear(result, queries, args.dim_v);
-  for (std::int32_t begin = args.token_begin; begin < args.token_end; begin += kChunkTokens) {
-    const std::int32_t left = args.token_end - begin;
-    const std::int32_t count = left < kChunkTokens ? left : kChunkTokens;
-    for_runs(args, args.k, args.dim_k, widen_k, begin, begin + count, scratch.wide,
-             UseForLogits{queries, scratch.q, args.dim_k, scratch.logits});
-    for (std::int32_t j = 0; j < queries; ++j) {
-      const AttentionRow& row = args.rows[static_cast<std::size_t>(j / args.group)];
-      const Visible seen = visible(args, row.position, begin, count);
-      const float factor =
-          soften(scratch.logits + static_cast<std::ptrdiff_t>(j) * kLogitStride, count, seen.begin,
-                 seen.end, args.softcap, result.m[j], result.l[j]);
-      if (factor != 1.0F) {
-        scale_row(factor, padded(args.dim_v),
-                  result.acc + static_cast<std::ptrdiff_t>(j) * padded(args.dim_v));
-      }
+  std::int32_t begin = args.token_begin / kPadFloats * kPadFloats;
+  while (begin < args.token_end) {
+    const std::int32_t chunk_end = (begin / kChunkTokens + 1) * kChunkTokens;
+    const std::int32_t end = chunk_end < args.token_end ? chunk_end : args.token_end;
+    const Stretch k{args.k, args.dim_k, begin, end, row_of(args, args.v, begin, args.dim_v)};
+    const bool more = end < args.token_end;
+    const Stretch v{args.v, args.dim_v, begin, end,
+                    more ? row_of(args, args.k, end, args.dim_k) : nullptr};
+    if (widen_k) {
+      for_wide_runs(args, k, scratch.wide, find_logits);
+    } else {
+      for_runs(args, k, find_logits);
     }
-    for_runs(args, args.v, args.dim_v, widen_v, begin, begin + count, scratch.wide,
-             UseForSums{queries, scratch.logits, args.dim_v, result.acc});
+    soften_all(args, begin, end - begin, scratch.logits, result);
+    if (widen_v) {
+      for_wide_runs(args, v, scratch.wide, add_up);
+    } else {
+      for_runs(args, v, add_up);
+    }
+    begin = end;
   }
 }
 

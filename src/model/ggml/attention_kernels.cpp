@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::attention::HWY_NAMESPACE {
 
 void attend_part_here(const PartArgs& args, const Partial& result, float* scratch) {
-  if (args.queries() <= kMaxDotQueries) {
+  if (args.dots) {
     attend_dots(args, result, scratch);
   } else {
     attend_tiles(args, result, scratch);
@@ -65,8 +65,7 @@ void store_f16_here(const float* from, std::int32_t count, std::byte* to) {
 }
 
 std::size_t part_scratch_floats_here(std::int32_t queries, std::int32_t dim_k, std::int32_t dim_v) {
-  const std::int32_t few = queries < kMaxDotQueries ? queries : kMaxDotQueries;
-  const std::size_t dots = DotScratch::floats(few, dim_k, dim_v);
+  const std::size_t dots = DotScratch::floats(queries, dim_k, dim_v);
   const std::size_t tiles = TileScratch::floats(queries, dim_k, dim_v);
   return dots > tiles ? dots : tiles;
 }

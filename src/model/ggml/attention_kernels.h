@@ -15,8 +15,8 @@
 
 namespace sluice::attention {
 
-// Up to here query vectors use dot products on K as it lies; above, K is
-// transposed and both products are small matrix products.
+// Row tiles of up to so many query vectors use dot products on K as it lies;
+// with more K is transposed and both products are small matrix products.
 inline constexpr std::int32_t kMaxDotQueries = 16;
 // Query vectors that a row tile aims at, and tokens that it takes at a time.
 inline constexpr std::int32_t kTileQueries = 96;
@@ -28,6 +28,12 @@ inline constexpr std::int32_t kPadFloats = 16;
 
 constexpr std::int32_t padded(std::int32_t floats) {
   return (floats + kPadFloats - 1) / kPadFloats * kPadFloats;
+}
+
+inline constexpr std::size_t kLineBytes = 64;  // threads do not share lines of scratch
+constexpr std::size_t whole_lines(std::size_t floats) {
+  constexpr std::size_t kFloats = kLineBytes / sizeof(float);
+  return (floats + kFloats - 1) / kFloats * kFloats;
 }
 
 // The softmax state of some query vectors over a part of their tokens, logits in
@@ -50,7 +56,8 @@ struct Partial {
 };
 
 struct PartArgs {
-  HeadRows q;  // starts at the group's first head
+  bool dots = true;  // how; the two ways round differently
+  HeadRows q;        // starts at the group's first head
   std::span<const AttentionRow> rows;
   std::int32_t group = 1;  // query heads that share the KV head
   std::int32_t dim_k = 0;
@@ -71,7 +78,7 @@ struct PartArgs {
   }
 };
 
-// Floats of scratch that attend_part() needs for `queries` query vectors.
+// Floats of scratch that attend_part() needs for up to `queries` query vectors.
 std::size_t part_scratch_floats(std::int32_t queries, std::int32_t dim_k, std::int32_t dim_v);
 
 // Attention of the part's rows over its tokens, as far as each may see them.

@@ -60,15 +60,18 @@ HWY_INLINE VF exp2_nonpositive(VF x) {
   const hn::RebindToSigned<F32> di;
   const VF least = hn::Set(d, -126.0F);
   const VF clamped = hn::Max(x, least);
-  const auto n = hn::NearestInt(clamped);
-  const VF f = hn::Sub(clamped, hn::ConvertTo(d, n));
+  // Adding 1.5 * 2^23 rounds to an integer that then lies in the lowest bits.
+  const VF round = hn::Set(d, 12582912.0F);
+  const VF n = hn::Add(clamped, round);
+  const VF f = hn::Sub(clamped, hn::Sub(n, round));
   VF p = hn::Set(d, 0.00133908634F);
   p = hn::MulAdd(p, f, hn::Set(d, 0.00967603192F));
   p = hn::MulAdd(p, f, hn::Set(d, 0.0555035711F));
   p = hn::MulAdd(p, f, hn::Set(d, 0.240221075F));
   p = hn::MulAdd(p, f, hn::Set(d, 0.693147188F));
   p = hn::MulAdd(p, f, hn::Set(d, 1.0F));
-  const VF scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(n)));
+  const VF scaled =
+      hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, n))));
   return hn::IfThenElseZero(hn::Ge(x, least), scaled);
 }
 

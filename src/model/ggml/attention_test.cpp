@@ -282,6 +282,25 @@ class Attention : public testing::TestWithParam<std::int64_t> {
  protected:
   void SetUp() override { hwy::GetChosenTarget().Update(GetParam()); }
   void TearDown() override { hwy::GetChosenTarget().DeInit(); }
+
+  // Whether items cover each token of each group once.
+  [[nodiscard]] bool covers_all_once() const {
+    for (std::size_t g = 0; g < plan_.groups().size(); ++g) {
+      const AttentionPlan::Group& group = plan_.groups()[g];
+      std::vector<std::int32_t> seen(static_cast<std::size_t>(group.num_tokens), 0);
+      for (const AttentionPlan::Item& item : plan_.items()) {
+        if (static_cast<std::size_t>(item.group_begin) > g) continue;
+        if (static_cast<std::size_t>(item.group_end) <= g) continue;
+        for (std::int32_t t = item.token_begin; t < item.token_end; ++t) {
+          ++seen[static_cast<std::size_t>(t)];
+        }
+      }
+      if (std::any_of(seen.begin(), seen.end(), [](std::int32_t n) { return n != 1; }))
+        return false;
+    }
+    return true;
+  }
+
   AttentionPlan plan_;
 };
 
@@ -357,6 +376,34 @@ TEST_P(Attention, IsTheSameAloneAndInABatchOnAnyNumberOfThreads) {
                                batch[layer].begin() + begin))
             << "sequence " << s << " layer " << layer << " group " << group;
       }
+    }
+  }
+}
+
+TEST_P(Attention, ReadsSharedBlocksOnceWithTheSameResult) {
+  const KvLayout layout = layout_of(1, 2, 64, 64, 16);
+  std::vector<TestSequence> sequences(30, {900, 1});
+  sequences[3] = {600, 1};
+  sequences[4] = {256, 2};
+  sequences[5] = {255, 1};
+  World world(layout, 6, sequences, 5);
+  for (std::size_t s = 1; s < 26; ++s) world.share(0, s, s < 12 ? 512 : 256);
+  world.share(3, 20, 592);
+  for (const std::int32_t window : {0, 200, 600}) {
+    AttentionLayer params = plain(layout);
+    params.sliding_window = window;
+    const auto batch = world.run(plan_, params, 3);
+    EXPECT_LT(world.error(batch[0], params), kTolerance);
+    EXPECT_TRUE(std::any_of(plan_.items().begin(), plan_.items().end(),
+                            [](const auto& i) { return i.group_end - i.group_begin > 20; }));
+    EXPECT_TRUE(covers_all_once());
+    for (const std::size_t s : {0U, 3U, 4U, 5U, 20U, 29U}) {
+      const auto alone = world.run(plan_, params, 1, {s});
+      const auto begin =
+          static_cast<std::ptrdiff_t>(world.out_at(world.sequences_[s].row_begin, 0, 0));
+      EXPECT_TRUE(std::equal(alone[0].begin() + begin, alone[0].begin() + begin + 6 * 64,
+                             batch[0].begin() + begin))
+          << "sequence " << s << " window " << window;
     }
   }
 }
