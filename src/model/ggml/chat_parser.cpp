@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -58,14 +59,12 @@ class FormatParser final : public ChatParser {
   std::vector<ChatDelta> finish() override {
     std::vector<ChatDelta> deltas;
     auto parsed = parse(false);
-    if (!parsed) {
-      // Not the format that was asked for: a tool call that was cut off stays, and
-      // everything else is content.
-      parsed = parse(true);
-      if (!parsed || parsed->tool_calls.empty()) {
-        parsed = common_chat_msg();
-        parsed->content = text_;
-      }
+    if (!parsed || !is_whole()) {
+      // Cut off, or not in the format: calls stay as far as they came, and text
+      // that belongs to nothing is content.
+      if (auto partial = parse(true)) parsed = std::move(partial);
+      if (!parsed) parsed = common_chat_msg();
+      if (parsed->tool_calls.empty()) add_rest(*parsed);
     }
     report(*parsed, true, deltas);
     return deltas;
@@ -80,6 +79,26 @@ class FormatParser final : public ChatParser {
     } catch (const std::exception&) {
       return std::nullopt;  // finish() decides
     }
+  }
+
+  // The output is all that its format wants.
+  bool is_whole() const {
+    if (params_.parser.empty()) return true;
+    try {
+      common_peg_parse_context context(params_.generation_prompt + text_,
+                                       COMMON_PEG_PARSE_FLAG_NONE);
+      return params_.parser.parse(context).success();
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  // Adds what comes after the parsed content, and all if nothing was parsed.
+  void add_rest(common_chat_msg& parsed) const {
+    if (parsed.content.empty() && !parsed.reasoning_content.empty()) return;
+    const std::size_t at = text_.rfind(parsed.content);
+    if (at == std::string::npos) return;
+    parsed.content = parsed.content.empty() ? text_ : text_.substr(at);
   }
 
   // Makes `shown` the new text. What was sent cannot be taken back: where the

@@ -68,7 +68,7 @@ std::vector<common_chat_msg> without_tools(const std::vector<common_chat_msg>& m
   for (const common_chat_msg& message : messages) {
     common_chat_msg next = message;
     const bool is_tool = message.role == "tool";
-    next.content = message.render_content();
+    next.content = message.render_content("\n");
     next.content_parts.clear();
     next.tool_calls.clear();
     next.tool_call_id.clear();
