@@ -210,7 +210,7 @@ TEST_F(DamagedGguf, WrongKeys) {
            Case{"not causal",
                 [](gguf_context* g) { gguf_set_val_bool(g, "llama.attention.causal", false); },
                 "causal is false"},
-           Case{"alignment", number("general.alignment", 3), "damaged"},
+           Case{"alignment", number("general.alignment", 4), "alignment 4 is below 8"},
            Case{"no vocabulary", gone("tokenizer.ggml.model"), "tokenizer.ggml.model is missing"},
            Case{"unknown vocabulary", text("tokenizer.ggml.model", "bert"), "\"bert\""},
            Case{"no tokens", gone("tokenizer.ggml.tokens"), "tokenizer.ggml.tokens is missing"},
@@ -240,7 +240,7 @@ TEST_F(DamagedGguf, FewerTokensThanRows) {
 TEST_F(DamagedGguf, TokensTwice) {
   TinyModel model;
   model.edit_keys = [](gguf_context* c) {
-    const std::vector<const char*> tokens(kTinyVocabulary, "same");
+    std::vector<const char*> tokens(kTinyVocabulary, "same");
     gguf_set_arr_str(c, "tokenizer.ggml.tokens", tokens.data(), tokens.size());
   };
   write(model);
