@@ -69,9 +69,14 @@ bool PrefixIndex::exists(PrefixNode node) const {
   return node.value >= 0 && static_cast<std::size_t>(node.value) < nodes_.size() && at(node).exists;
 }
 
-std::optional<PrefixNode> PrefixIndex::child(PrefixNode parent, std::uint64_t hash,
+std::optional<PrefixNode> PrefixIndex::child(PrefixNode parent,
                                              std::span<const Token> tokens) const {
-  const auto [begin, end] = by_hash_.equal_range(hash);
+  if (parent != kPrefixRoot) {
+    const std::int32_t newest = at(parent).newest_child;
+    if (newest >= 0 && std::ranges::equal(tokens_of(newest), tokens)) return PrefixNode(newest);
+    if (at(parent).children <= (newest >= 0 ? 1 : 0)) return std::nullopt;
+  }
+  const auto [begin, end] = by_hash_.equal_range(key(parent, tokens));
   for (auto it = begin; it != end; ++it) {  // at most one can be equal, so order does not matter
     if (at(PrefixNode(it->second)).parent != parent) continue;
     if (std::ranges::equal(tokens_of(it->second), tokens)) return PrefixNode(it->second);
@@ -84,7 +89,7 @@ PrefixMatch PrefixIndex::match(std::span<const Token> tokens) const {
   PrefixNode node = kPrefixRoot;
   while (tokens.size() >= block_tokens_) {
     const std::span<const Token> block = tokens.first(block_tokens_);
-    const auto next = child(node, prefix_hash(hash(node), block) & hash_mask_, block);
+    const auto next = child(node, block);
     if (!next) break;
     node = *next;
     match.path.push_back(node);
@@ -111,8 +116,7 @@ void PrefixIndex::match_partial(std::span<const Token> rest, PrefixMatch& match)
 PrefixIndex::Inserted PrefixIndex::insert(PrefixNode parent, std::span<const Token> tokens,
                                           BlockId block) {
   CHECK_EQ(tokens.size(), block_tokens_);
-  const std::uint64_t key = prefix_hash(hash(parent), tokens) & hash_mask_;
-  if (const auto equal = child(parent, key, tokens)) return {*equal, false};
+  if (const auto equal = child(parent, tokens)) return {*equal, false};
 
   if (recycled_.empty()) {
     recycled_.push_back(static_cast<std::int32_t>(nodes_.size()));
@@ -125,15 +129,16 @@ PrefixIndex::Inserted PrefixIndex::insert(PrefixNode parent, std::span<const Tok
   node = Node{};
   node.block = block;
   node.parent = parent;
-  node.hash = key;
+  node.hash = key(parent, tokens);
   node.exists = true;
   std::ranges::copy(tokens, tokens_.begin() + static_cast<std::ptrdiff_t>(
                                                   static_cast<std::size_t>(id) * block_tokens_));
   if (parent != kPrefixRoot) {
     CHECK(!at(parent).unused);
     ++at(parent).children;
+    at(parent).newest_child = id;
   }
-  by_hash_.emplace(key, id);
+  by_hash_.emplace(node.hash, id);
   order_.insert(id);
   return {PrefixNode(id), true};
 }
@@ -168,7 +173,11 @@ void PrefixIndex::remove(std::int32_t id) {
   const auto [begin, end] = by_hash_.equal_range(node.hash);
   by_hash_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
   order_.erase(id);
-  if (node.parent != kPrefixRoot) --at(node.parent).children;
+  if (node.parent != kPrefixRoot) {
+    Node& parent = at(node.parent);
+    --parent.children;
+    if (parent.newest_child == id) parent.newest_child = -1;
+  }
   node.exists = false;
   recycled_.push_back(id);
 }
@@ -194,8 +203,10 @@ void PrefixIndex::check_invariants() const {
     ++num_nodes;
     num_unused += node.unused ? 1 : 0;
     CHECK(order_.contains(static_cast<std::int32_t>(i)));
-    CHECK(child(node.parent, node.hash, tokens_of(static_cast<std::int32_t>(i))) ==
+    CHECK(child(node.parent, tokens_of(static_cast<std::int32_t>(i))) ==
           PrefixNode(static_cast<std::int32_t>(i)));
+    CHECK(node.newest_child < 0 ||
+          at(PrefixNode(node.newest_child)).parent == PrefixNode(static_cast<std::int32_t>(i)));
     if (node.parent == kPrefixRoot) continue;
     CHECK(exists(node.parent));
     CHECK(node.unused || !at(node.parent).unused);

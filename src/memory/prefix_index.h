@@ -74,7 +74,8 @@ class PrefixIndex final {
     PrefixNode parent;
     std::uint64_t hash = 0;
     std::int32_t children = 0;
-    std::int32_t older = -1;  // neighbours in the list of unused nodes
+    std::int32_t newest_child = -1;  // tried first: most nodes have one child
+    std::int32_t older = -1;         // neighbours in the list of unused nodes
     std::int32_t newer = -1;
     bool unused = false;
     bool exists = false;
@@ -98,7 +99,10 @@ class PrefixIndex final {
   }
   [[nodiscard]] std::span<const Token> tokens_of(std::int32_t node) const;
   [[nodiscard]] Probe probe_of(std::int32_t node) const;
-  [[nodiscard]] std::optional<PrefixNode> child(PrefixNode parent, std::uint64_t hash,
+  [[nodiscard]] std::uint64_t key(PrefixNode parent, std::span<const Token> tokens) const {
+    return prefix_hash(hash(parent), tokens) & hash_mask_;
+  }
+  [[nodiscard]] std::optional<PrefixNode> child(PrefixNode parent,
                                                 std::span<const Token> tokens) const;
   void match_partial(std::span<const Token> rest, PrefixMatch& match) const;
   void unlink(Node& node);

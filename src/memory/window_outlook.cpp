@@ -2,39 +2,101 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "base/check.h"
+#include "memory/prefill_queue.h"
 #include "memory/window_planner.h"
 
 namespace sluice {
 namespace {
 
 constexpr std::size_t kMostPoints = 32;
+using Row = std::array<double, kMostPoints>;
 
-struct Point {
-  std::int32_t steps = 0;  // from now
-  double blocks = 0;       // mean, and
-  double variance = 0;     //   variance of what the survivors hold
-  double survivors = 0;    // mean
-  double context = 0;      // mean tokens that they hold
-};
-
-// The next window ends first, then further and further apart, until lengths of
-// twice the mean have run their course: a peak is rarely beyond.
-void place_points(std::span<Point> points, const OutlookInput& input,
-                  const LengthForecast& forecast) {
-  const double windows =
-      std::max(static_cast<double>(points.size() - 1),
-               2 * forecast.mean(0, LengthForecast::kLimit) / input.window_steps);
-  points[0].steps = input.first_steps;
-  double window = 0;
-  for (std::size_t i = 1; i < points.size(); ++i) {
-    const double share = static_cast<double>(i) / static_cast<double>(points.size() - 1);
-    window = std::max(window + 1, std::round(std::pow(windows, share)));
-    const double steps = input.first_steps + window * input.window_steps;
-    points[i].steps = static_cast<std::int32_t>(std::min(steps, double{LengthForecast::kLimit}));
+// Sums over the running set at each point of the outlook; arrays, so that the
+// inner loops over the points become vector instructions.
+class Sums {
+ public:
+  Sums(const OutlookInput& input, const WindowOptions& options, const LengthForecast& forecast)
+      : forecast_(forecast),
+        count_(static_cast<std::size_t>(options.outlook_windows)),
+        block_share_(1.0 / options.block_tokens) {
+    place_points(input);
+    for (std::size_t j = 0; j < count_; ++j) growth_[j] = steps[j] + input.window_steps;
   }
-}
+
+  // A sequence that knows `known` tokens and decodes from `after` steps on.
+  void add(const RunningSequence& sequence, std::int64_t after) {
+    const double known = static_cast<double>(sequence.held_tokens) + sequence.prefill_left;
+    const double cap = sequence.decode_cap;
+    const double late = static_cast<double>(after);
+    Row own;
+    const Row* survival = &own;
+    if (after == 0) {
+      survival = &of_age(sequence.generated);
+    } else {
+      fill(own, sequence.generated, late);
+    }
+    for (std::size_t j = 0; j < count_; ++j) {
+      const double lives = steps[j] - late < cap ? (*survival)[j] : 0.0;
+      const double tokens = known + std::min(cap, std::max(growth_[j] - late, 0.0));
+      const double held = tokens * block_share_ + 0.5;  // the last block is half full in the mean
+      survivors[j] += lives;
+      context[j] += lives * tokens;
+      blocks[j] += lives * held;
+      variance[j] += lives * (1 - lives) * held * held;
+    }
+  }
+
+  Row steps{};      // from now
+  Row survivors{};  // mean number,
+  Row context{};    //   of their tokens,
+  Row blocks{};     //   of their blocks,
+  Row variance{};   //   and its variance
+
+ private:
+  // The next window ends first, then further and further apart, until lengths
+  // of twice the mean have run their course: a peak is rarely beyond.
+  void place_points(const OutlookInput& input) {
+    const double most = static_cast<double>(count_ - 1);
+    const double windows =
+        std::max(most, 2 * forecast_.mean(0, LengthForecast::kLimit) / input.window_steps);
+    double window = 0;
+    steps[0] = input.first_steps;
+    for (std::size_t j = 1; j < count_; ++j) {
+      const double share = static_cast<double>(j) / most;
+      window = std::max(window + 1, std::round(std::pow(windows, share)));
+      steps[j] =
+          std::min(input.first_steps + window * input.window_steps, double{LengthForecast::kLimit});
+    }
+  }
+
+  void fill(Row& row, std::int32_t generated, double late) const {
+    const double given = 1 / forecast_.tail(generated);
+    for (std::size_t j = 0; j < count_; ++j) {
+      const auto decoded = static_cast<std::int32_t>(std::max(steps[j] - late, 0.0));
+      row[j] = decoded == 0 ? 1.0 : std::min(1.0, forecast_.tail(generated + decoded) * given);
+    }
+  }
+
+  // Ages of one bin have about the same forecast: one row a bin.
+  const Row& of_age(std::int32_t generated) {
+    std::int16_t& index = row_of_bin_[LengthForecast::bin_of(generated)];
+    if (index == 0) {
+      fill(rows_.emplace_back(), generated, 0);
+      index = static_cast<std::int16_t>(rows_.size());
+    }
+    return rows_[static_cast<std::size_t>(index - 1)];
+  }
+
+  const LengthForecast& forecast_;
+  const std::size_t count_;
+  const double block_share_;
+  Row growth_{};
+  std::array<std::int16_t, LengthForecast::kBins + 1> row_of_bin_{};  // 1-based; 0: none yet
+  std::vector<Row> rows_;
+};
 
 }  // namespace
 
@@ -42,68 +104,35 @@ std::vector<Outlook> WindowPlanner::outlook(const OutlookInput& input,
                                             const StepTimeModel& step_time,
                                             const LengthForecast& forecast) const {
   CHECK_GE(input.window_steps, 1);
-  std::array<Point, kMostPoints> storage{};
-  const std::span<Point> points(storage.data(), static_cast<std::size_t>(options_.outlook_windows));
-  place_points(points, input, forecast);
-
-  std::int64_t decoding = 0;
+  Sums sums(input, options_, forecast);
+  PrefillQueue queue(options_, input.running);
   for (const RunningSequence& sequence : input.running) {
-    decoding += sequence.prefill_left > 1 ? 0 : 1;
+    sums.add(sequence, queue.decodes_after(sequence));
   }
-  const std::int64_t rate = std::max<std::int64_t>(
-      {1, options_.step_token_budget / 16, options_.step_token_budget - decoding});
-  std::int64_t prefill = 0;  // tokens before and of the present sequence
-
-  const auto add = [&](const RunningSequence& sequence) {
-    std::int32_t decodes_after = 0;
-    if (sequence.prefill_left > 1) {
-      prefill += sequence.prefill_left;
-      decodes_after = static_cast<std::int32_t>(
-          std::min<std::int64_t>((prefill + rate - 1) / rate, LengthForecast::kLimit));
-    }
-    const std::int64_t known = std::int64_t{sequence.held_tokens} + sequence.prefill_left;
-    const double given = 1 / forecast.tail(sequence.generated);
-    for (Point& point : points) {
-      const std::int32_t decoded = std::max(point.steps - decodes_after, 0);
-      double survives = 1;
-      if (decoded > 0) {
-        if (decoded >= sequence.decode_cap) break;  // ended, here and at all later points
-        survives = std::min(1.0, forecast.tail(sequence.generated + decoded) * given);
-      }
-      const std::int64_t tokens =
-          known + std::min(sequence.decode_cap, decoded + input.window_steps);
-      const double blocks = blocks_for(tokens);
-      point.survivors += survives;
-      point.context += survives * static_cast<double>(tokens);
-      point.blocks += survives * blocks;
-      point.variance += survives * (1 - survives) * blocks * blocks;
-    }
-  };
-  for (const RunningSequence& sequence : input.running) add(sequence);
-  if (input.arrival != nullptr) add(*input.arrival);
+  if (input.arrival != nullptr) sums.add(*input.arrival, queue.decodes_after(*input.arrival));
 
   std::vector<Outlook> outlook;
-  outlook.reserve(points.size());
+  outlook.reserve(static_cast<std::size_t>(options_.outlook_windows));
   const double present =
       static_cast<double>(input.running.size() + (input.arrival != nullptr ? 1 : 0));
   double seconds = 0;
-  std::int32_t before = 0;
-  std::int64_t prefill_left = prefill;
-  for (const Point& point : points) {
-    const std::int32_t steps = point.steps - before;
-    const std::int64_t computed = std::min(prefill_left, rate * std::max(steps, 0));
+  double before = 0;
+  double prefill_left = static_cast<double>(queue.tokens());
+  for (std::size_t j = 0; j < static_cast<std::size_t>(options_.outlook_windows); ++j) {
+    const double steps = sums.steps[j] - before;
+    const double prefill = std::min(prefill_left, static_cast<double>(queue.rate()) * steps);
     if (steps > 0) {
-      const StepShape shape{.prefill_tokens = static_cast<std::int32_t>(computed / steps),
-                            .decode_sequences = static_cast<std::int32_t>(point.survivors),
-                            .context_tokens = static_cast<std::int64_t>(point.context)};
-      seconds += to_seconds(step_time.predict(shape)) * steps;
+      const StepShape mean{.prefill_tokens = static_cast<std::int32_t>(prefill / steps),
+                           .decode_sequences = static_cast<std::int32_t>(sums.survivors[j]),
+                           .context_tokens = static_cast<std::int64_t>(sums.context[j])};
+      seconds += to_seconds(step_time.predict(mean)) * steps;
     }
-    before = point.steps;
-    prefill_left -= computed;
+    before = sums.steps[j];
+    prefill_left -= prefill;
     // Blocks that several hold are there once, as long as their holders are.
     const double shared =
-        present > 0 ? static_cast<double>(input.shared_blocks) * point.survivors / present : 0;
-    const double blocks = point.blocks + options_.z * std::sqrt(point.variance) - shared;
+        present > 0 ? static_cast<double>(input.shared_blocks) * sums.survivors[j] / present : 0;
+    const double blocks = sums.blocks[j] + options_.z * std::sqrt(sums.variance[j]) - shared;
     outlook.push_back(
         {from_seconds(seconds), static_cast<std::int64_t>(std::ceil(std::max(blocks, 0.0)))});
   }

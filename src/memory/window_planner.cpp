@@ -7,38 +7,16 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "memory/prefill_queue.h"
 
 namespace sluice {
 namespace {
 
 constexpr std::size_t kMostPoints = 32;  // of an outlook
 
-// One known token left to compute is a decode step; more are a prompt.
-bool in_prefill(const RunningSequence& sequence) {
-  return sequence.prefill_left > 1;
-}
-
 std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
   return static_cast<std::int32_t>((a + b - 1) / b);
 }
-
-// The steps after which the sequences of a batch begin to decode: prompts are
-// computed in order, with what decode rows leave of the step's budget.
-class PrefillQueue {
- public:
-  PrefillQueue(std::int32_t budget, std::int64_t decoding)
-      : rate_(std::max<std::int64_t>({1, budget / 16, budget - decoding})) {}
-  std::int32_t decodes_after(const RunningSequence& sequence) {
-    if (!in_prefill(sequence)) return 0;
-    tokens_ += sequence.prefill_left;
-    return ceil_div(tokens_, rate_);
-  }
-  [[nodiscard]] std::int64_t rate() const { return rate_; }
-
- private:
-  std::int64_t rate_;
-  std::int64_t tokens_ = 0;
-};
 
 }  // namespace
 
@@ -117,7 +95,7 @@ WindowPlanner::Batch WindowPlanner::summarize(std::span<const RunningSequence> r
       batch.decode_context += sequence.held_tokens;
     }
   }
-  batch.prefill_rate = PrefillQueue(options_.step_token_budget, batch.decoding).rate();
+  batch.prefill_rate = PrefillQueue(options_, running).rate();
   return batch;
 }
 
@@ -139,15 +117,16 @@ Duration WindowPlanner::duration(const Batch& batch, std::int32_t steps,
 
 // Steps until the earliest completion that is likely: the least, over the
 // running set, of the low quantile of the remaining duration.
-std::int32_t WindowPlanner::likely_completion(const PlanInput& input, const Batch& batch,
+std::int32_t WindowPlanner::likely_completion(const PlanInput& input,
                                               const LengthForecast& forecast) const {
   // Ages of one bin have about the same forecast: one query a bin.
   std::array<std::int32_t, LengthForecast::kBins + 1> known{};
-  PrefillQueue queue(options_.step_token_budget, batch.decoding);
+  PrefillQueue queue(options_, input.running);
   std::int32_t earliest = options_.max_steps;
   for (const RunningSequence& sequence : input.running) {
-    const std::int32_t prefill = queue.decodes_after(sequence);
-    if (prefill >= earliest) continue;
+    const std::int64_t prefill_steps = queue.decodes_after(sequence);
+    if (prefill_steps >= earliest) continue;
+    const auto prefill = static_cast<std::int32_t>(prefill_steps);
     std::int32_t& decode = known[LengthForecast::bin_of(sequence.generated)];
     if (decode == 0) {
       decode = std::max(1, forecast.quantile(sequence.generated, LengthForecast::kLimit,
@@ -177,7 +156,7 @@ WindowPlanner::Length WindowPlanner::choose_length(const PlanInput& input, const
     if (steps >= length.steps) return;
     length = {std::max(1, static_cast<std::int32_t>(steps)), bound};
   };
-  at_most(likely_completion(input, batch, forecast), WindowBound::kCompletion);
+  at_most(likely_completion(input, forecast), WindowBound::kCompletion);
   const double pool_tokens = static_cast<double>(input.total_blocks) * options_.block_tokens;
   at_most(2 * options_.unused_share * pool_tokens / static_cast<double>(input.running.size()),
           WindowBound::kUnused);
@@ -212,22 +191,19 @@ WindowPlan WindowPlanner::plan(const PlanInput& input, const StepTimeModel& step
   const Length length = choose_length(input, batch, step_time, forecast);
   plan.steps = length.steps;
   plan.bound = length.bound;
-  if (demand(input.running, plan.steps) > input.free_blocks) {
+  grant_all(input, plan);
+  if (plan.demand_blocks > input.free_blocks) {
     plan.bound = WindowBound::kCapacity;
-    std::int32_t too_long = plan.steps;  // the longest that fits is in [plan.steps, too_long)
+    std::int32_t too_long = plan.steps;
     plan.steps = 1;
-    while (too_long - plan.steps > 1) {
+    while (too_long - plan.steps > 1) {  // the longest that fits, or 1, is in [steps, too_long)
       const std::int32_t middle = plan.steps + (too_long - plan.steps) / 2;
       (demand(input.running, middle) > input.free_blocks ? too_long : plan.steps) = middle;
     }
+    grant_all(input, plan);
+    if (plan.demand_blocks > input.free_blocks) grant_some(input, plan);
   }
   plan.length = std::min(duration(batch, plan.steps, step_time), options_.max_length);
-  plan.grants.reserve(input.running.size());
-  if (plan.steps == 1 && demand(input.running, 1) > input.free_blocks) {
-    grant_some(input, plan);
-  } else {
-    grant_all(input, plan);
-  }
   CHECK_LE(plan.demand_blocks, input.free_blocks);
 
   plan.outlook = outlook({.running = input.running,
@@ -243,7 +219,11 @@ WindowPlan WindowPlanner::plan(const PlanInput& input, const StepTimeModel& step
   return plan;
 }
 
+// For all of plan.steps, whether it fits or not.
 void WindowPlanner::grant_all(const PlanInput& input, WindowPlan& plan) const {
+  plan.grants.clear();
+  plan.grants.reserve(input.running.size());
+  plan.demand_blocks = 0;
   for (const RunningSequence& sequence : input.running) {
     const std::int32_t until = sequence.held_tokens + writable_tokens(sequence, plan.steps);
     const std::int32_t blocks = std::max(blocks_for(until) - sequence.held_blocks, 0);
@@ -255,6 +235,8 @@ void WindowPlanner::grant_all(const PlanInput& input, WindowPlan& plan) const {
 // One step of all does not fit. The least of the tail yields that makes room
 // for the rest; until it has, some of the rest must wait too.
 void WindowPlanner::grant_some(const PlanInput& input, WindowPlan& plan) const {
+  plan.grants.clear();
+  plan.demand_blocks = 0;
   std::vector<std::size_t> order(input.running.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {

@@ -126,7 +126,7 @@ class WindowPlanner final {
   struct Batch;
   struct Length;
   [[nodiscard]] Batch summarize(std::span<const RunningSequence> running) const;
-  [[nodiscard]] std::int32_t likely_completion(const PlanInput& input, const Batch& batch,
+  [[nodiscard]] std::int32_t likely_completion(const PlanInput& input,
                                                const LengthForecast& forecast) const;
   [[nodiscard]] Duration duration(const Batch& batch, std::int32_t steps,
                                   const StepTimeModel& step_time) const;
