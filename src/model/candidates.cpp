@@ -9,10 +9,10 @@ namespace {
 
 // Keeps the shortest prefix, in the order of `before`, whose weights reach
 // `wanted`: a selection that goes on only in the half where the cut lies.
-template <class Before>
-void keep_until(std::vector<Candidate>& candidates, double wanted, const Before& before) {
-  auto first = candidates.begin();
-  auto last = candidates.end();
+template <class Item, class Before>
+void keep_until(std::vector<Item>& items, double wanted, const Before& before) {
+  auto first = items.begin();
+  auto last = items.end();
   while (last - first > 64) {
     const auto middle = first + (last - first) / 2;
     std::nth_element(first, middle, last, before);
@@ -30,12 +30,21 @@ void keep_until(std::vector<Candidate>& candidates, double wanted, const Before&
     wanted -= static_cast<double>(first->weight);
     ++first;
   }
-  if (first == candidates.begin()) ++first;
-  candidates.erase(first, candidates.end());
+  if (first == items.begin()) ++first;
+  items.erase(first, items.end());
 }
 
 bool heavier(const Candidate& a, const Candidate& b) {
   return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
+}
+
+// A candidate and how far its information is from the expected one.
+struct Surprise : Candidate {
+  double distance = 0.0;
+};
+
+bool less_surprising(const Surprise& a, const Surprise& b) {
+  return a.distance != b.distance ? a.distance < b.distance : a.token < b.token;
 }
 
 double total_of(const std::vector<Candidate>& candidates) {
@@ -62,20 +71,19 @@ void keep_min_p(std::vector<Candidate>& candidates, float p) {
 void keep_typical(std::vector<Candidate>& candidates, float p) {
   if (p >= 1.0F || candidates.empty()) return;
   const double total = total_of(candidates);
-  double entropy = 0.0;
+  // Information of a token: log(total) - log(weight), in nats.
+  std::vector<Surprise> surprises;
+  surprises.reserve(candidates.size());
+  double weighted = 0.0;
   for (const Candidate& c : candidates) {
-    const double share = static_cast<double>(c.weight) / total;
-    if (share > 0.0) entropy -= share * std::log(share);
+    const double log_weight = std::log(static_cast<double>(c.weight));
+    weighted += static_cast<double>(c.weight) * log_weight;
+    surprises.push_back({c, log_weight});
   }
-  const auto distance = [&](const Candidate& c) {
-    return std::abs(-std::log(static_cast<double>(c.weight) / total) - entropy);
-  };
-  keep_until(candidates, static_cast<double>(p) * total,
-             [&](const Candidate& a, const Candidate& b) {
-               const double da = distance(a);
-               const double db = distance(b);
-               return da != db ? da < db : a.token < b.token;
-             });
+  const double mean = weighted / total;  // of log(weight); the totals cancel
+  for (Surprise& s : surprises) s.distance = std::abs(s.distance - mean);
+  keep_until(surprises, static_cast<double>(p) * total, less_surprising);
+  candidates.assign(surprises.begin(), surprises.end());
 }
 
 Token draw(const std::vector<Candidate>& candidates, Rng& rng) {
