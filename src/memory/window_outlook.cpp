@@ -11,11 +11,11 @@
 namespace sluice {
 namespace {
 
-constexpr std::size_t kMostPoints = 32;
-using Row = std::array<double, kMostPoints>;
+using Row = std::array<double, WindowPlanner::kMostPoints>;
 
-// Sums over the running set at each point of the outlook; arrays, so that the
-// inner loops over the points become vector instructions.
+// Sums over the running set at each point of the outlook. All rows are computed
+// in full, so that the loops over them have a fixed length and become vector
+// instructions; points beyond the wanted ones are not looked at.
 class Sums {
  public:
   Sums(const OutlookInput& input, const WindowOptions& options, const LengthForecast& forecast)
@@ -23,7 +23,8 @@ class Sums {
         count_(static_cast<std::size_t>(options.outlook_windows)),
         block_share_(1.0 / options.block_tokens) {
     place_points(input);
-    for (std::size_t j = 0; j < count_; ++j) growth_[j] = steps[j] + input.window_steps;
+    for (std::size_t j = 0; j < steps.size(); ++j) growth_[j] = steps[j] + input.window_steps;
+    rows_.reserve(std::min(input.running.size() + 1, LengthForecast::kBins));
   }
 
   // A sequence that knows `known` tokens and decodes from `after` steps on.
@@ -31,15 +32,14 @@ class Sums {
     const double known = static_cast<double>(sequence.held_tokens) + sequence.prefill_left;
     const double cap = sequence.decode_cap;
     const double late = static_cast<double>(after);
-    Row own;
-    const Row* survival = &own;
+    Row survival{};
     if (after == 0) {
-      survival = &of_age(sequence.generated);
+      survival = of_age(sequence.generated);
     } else {
-      fill(own, sequence.generated, late);
+      fill(survival, sequence.generated, late);
     }
-    for (std::size_t j = 0; j < count_; ++j) {
-      const double lives = steps[j] - late < cap ? (*survival)[j] : 0.0;
+    for (std::size_t j = 0; j < survival.size(); ++j) {
+      const double lives = steps[j] - late < cap ? survival[j] : 0.0;
       const double tokens = known + std::min(cap, std::max(growth_[j] - late, 0.0));
       const double held = tokens * block_share_ + 0.5;  // the last block is half full in the mean
       survivors[j] += lives;

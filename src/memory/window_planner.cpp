@@ -12,8 +12,6 @@
 namespace sluice {
 namespace {
 
-constexpr std::size_t kMostPoints = 32;  // of an outlook
-
 std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
   return static_cast<std::int32_t>((a + b - 1) / b);
 }

@@ -81,7 +81,7 @@ struct WindowOptions {
   double overhead_share = 0.005;     // planning and mapping may take this share of the window
   double unused_share = 0.03;        // blocks granted but not yet written, of the pool
   double z = 1.3;                    // deviations that the outlook adds to the mean
-  std::int32_t outlook_windows = 8;  // points of the outlook
+  std::int32_t outlook_windows = 8;  // points of the outlook, at most 8
 };
 
 struct PlanInput {
@@ -102,6 +102,8 @@ struct OutlookInput {
 
 class WindowPlanner final {
  public:
+  static constexpr std::size_t kMostPoints = 8;  // of an outlook
+
   explicit WindowPlanner(WindowOptions options);
 
   // Ensures: demand_blocks <= free_blocks; every running id is granted or

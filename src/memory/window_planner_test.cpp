@@ -288,7 +288,7 @@ TEST(WindowPlanner, PropertiesOverRandomSets) {
     options.step_token_budget = 1 + below(64);
     options.min_steps = 1 + below(10);
     options.max_steps = options.min_steps + below(60);
-    options.outlook_windows = 1 + below(10);
+    options.outlook_windows = 1 + below(8);
     const WindowPlanner planner(options);
     std::vector<RunningSequence> running(rng.below(12));
     for (std::size_t i = 0; i < running.size(); ++i) {
