@@ -1,0 +1,171 @@
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdio>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "base/time.h"
+#include "console.h"
+#include "gateway/gateway.h"
+#include "memory/kv_arena.h"
+#include "model/model.h"
+#include "net/local_cluster.h"
+#include "net/prometheus_telemetry.h"
+#include "options.h"
+#include "sizing.h"
+
+namespace sluice {
+namespace {
+
+template <class T>
+T or_throw(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().message);
+  return std::move(*result);
+}
+void or_throw(Status status) {
+  if (!status) throw std::runtime_error(status.error().message);
+}
+
+EngineOptions engine_options(const ServeOptions& options, const Sizing& sizing) {
+  EngineOptions engine;
+  engine.max_running = sizing.max_running;
+  engine.max_context = sizing.context;
+  engine.batch.max_step_tokens = sizing.max_batch_tokens;
+  engine.kv.num_blocks = sizing.num_blocks;
+  engine.kv.prefix_cache = options.prefix_cache;
+  engine.kv.window.block_tokens = sizing.layout.block_tokens;
+  engine.kv.window.step_token_budget = sizing.max_batch_tokens;
+  return engine;
+}
+
+// One arena an instance, touched by as many threads as will use it.
+std::vector<KvArena> make_arenas(const ServeOptions& options, const Sizing& sizing) {
+  std::vector<KvArena> arenas;
+  for (std::int32_t i = 0; i < options.instances; ++i) {
+    arenas.push_back(or_throw(KvArena::create(sizing.layout, sizing.num_blocks)));
+    const KvArena& arena = arenas.back();
+    std::vector<Status> results(static_cast<std::size_t>(sizing.threads));
+    std::vector<std::jthread> threads;
+    for (std::size_t t = 0; t < results.size(); ++t) {
+      threads.emplace_back([&arena, &results, t] {
+        for (std::size_t chunk = t; chunk < arena.num_chunks() && results[t];
+             chunk += results.size()) {
+          results[t] = arena.touch_chunk(chunk);
+        }
+      });
+    }
+    threads.clear();  // joins
+    for (Status& result : results) or_throw(std::move(result));
+  }
+  return arenas;
+}
+
+std::vector<LocalInstance> make_instances(const ServeOptions& options, const Sizing& sizing,
+                                          const Model& model, const std::vector<KvArena>& arenas) {
+  std::vector<LocalInstance> instances;
+  for (const KvArena& arena : arenas) {
+    auto runner = or_throw(model.make_runner({.num_threads = sizing.threads,
+                                              .max_step_tokens = sizing.max_batch_tokens,
+                                              .max_step_outputs = sizing.max_running,
+                                              .max_context = sizing.context}));
+    runner->bind(arena.view());
+    instances.push_back({engine_options(options, sizing), std::move(runner)});
+  }
+  return instances;
+}
+
+GatewayOptions gateway_options(const ServeOptions& options, const ModelInfo& model,
+                               const Sizing& sizing) {
+  GatewayOptions gateway;
+  gateway.host = options.host;
+  gateway.port = options.port;
+  gateway.num_threads = options.io_threads;
+  gateway.model_id = options.model_name.empty() ? model.id : options.model_name;
+  gateway.accept_any_model = options.accept_any_model;
+  gateway.context_tokens = sizing.context;
+  gateway.api_keys = options.api_keys;
+  gateway.cors_origins = options.cors_origins;
+  gateway.version = SLUICE_VERSION;
+  return gateway;
+}
+
+void print_welcome(const ServeOptions& options, const std::string& model, std::uint16_t port) {
+  const std::string host = options.host == "0.0.0.0" || options.host == "::" ? "127.0.0.1"
+                           : options.host.find(':') != std::string::npos ? "[" + options.host + "]"
+                                                                         : options.host;
+  const std::string url = fmt::format("http://{}:{}", host, port);
+  const std::string key = options.api_keys.empty() ? "" : " -H \"Authorization: Bearer $KEY\"";
+  fmt::print(
+      "\n  {} is served at  {}/v1\n"
+      "  a page to talk to it and to watch it:  {}/\n\n"
+      "  curl {}/v1/chat/completions{} -H 'Content-Type: application/json' \\\n"
+      "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": "
+      "\"Hello!\"}}]}}'\n\n",
+      model, url, url, url, key, model);
+  std::fflush(stdout);
+}
+
+// First signal: no new work, what runs may end. Second signal, or time over: stop.
+void wait_and_drain(StopSignals& signals, Gateway& gateway, int drain_seconds) {
+  signals.wait();
+  spdlog::info("draining: {} requests are running; a second signal stops at once",
+               gateway.active_requests());
+  gateway.begin_drain();
+  const SteadyClock clock;
+  const TimePoint limit = clock.now() + std::chrono::seconds(drain_seconds);
+  while (!gateway.wait_drained(Duration::zero()) && clock.now() < limit) {
+    if (signals.wait_for(std::chrono::milliseconds(50))) {
+      spdlog::warn("stopping with {} requests running", gateway.active_requests());
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+int serve(const ServeOptions& options) {
+  start_logging(options.log_level);
+  StopSignals signals;  // before any thread
+  const SteadyClock clock;
+
+  const auto model = or_throw(load_gguf_model({.path = options.model,
+                                               .repack = options.repack,
+                                               .on_progress = progress_of("loading the model")}));
+  const ModelInfo& info = model->info();
+  const Sizing sizing = or_throw(size_instance(options, info, this_machine()));
+  const std::vector<KvArena> arenas = make_arenas(options, sizing);
+  std::vector<LocalInstance> instances = make_instances(options, sizing, *model, arenas);
+  spdlog::info(
+      "{} instance(s) of {} ({}, {}), {} thread(s) and {} KV blocks of {} tokens each ({}); "
+      "context {} tokens",
+      options.instances, info.id, info.architecture, info.quantization, sizing.threads,
+      sizing.num_blocks, sizing.layout.block_tokens,
+      format_size(static_cast<std::size_t>(sizing.num_blocks) * sizing.layout.block_bytes()),
+      sizing.context);
+
+  const GatewayOptions front = gateway_options(options, info, sizing);
+  PrometheusTelemetry telemetry({.model_name = front.model_id, .num_instances = options.instances},
+                                clock);
+  Gateway gateway(front, *model, clock, telemetry);
+
+  LocalClusterOptions cluster_options;
+  cluster_options.policy = options.policy;
+  cluster_options.scheduler.queue_limit = options.queue_limit;
+  cluster_options.seed = std::random_device{}();
+  const auto cluster = or_throw(LocalCluster::start(cluster_options, std::move(instances),
+                                                    model->samplers(), clock, gateway.sink()));
+  telemetry.observe(cluster.get());
+  or_throw(gateway.start(*cluster));
+  print_welcome(options, front.model_id, gateway.port());
+
+  wait_and_drain(signals, gateway, options.drain_seconds);
+  gateway.stop();
+  telemetry.observe(nullptr);
+  cluster->stop();
+  return 0;
+}
+
+}  // namespace sluice
