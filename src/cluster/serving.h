@@ -24,14 +24,14 @@ struct InstanceSnapshot {
 
 struct ClusterSnapshot {
   TimePoint at{};
-  std::vector<InstanceSnapshot> instances;     // by id
-  std::vector<Decision> decisions;             // newest last, at most 256
-  std::int32_t queued_requests = 0;            // at the global scheduler, not placed yet
+  std::vector<InstanceSnapshot> instances;  // by id
+  std::vector<Decision> decisions;          // newest last, at most 256
+  std::int32_t queued_requests = 0;         // at the global scheduler, not placed yet
   std::int32_t queue_limit = 0;
   bool draining = false;
-  struct Placed {                              // counters for sluice_placements_total
+  struct Placed {  // counters for sluice_placements_total
     std::string policy;
-    std::string reason;                        // an outcome's name
+    std::string reason;  // an outcome's name
     std::int64_t count = 0;
   };
   std::vector<Placed> placements;

@@ -20,9 +20,9 @@ struct RequestRecord {
   std::int32_t generated_tokens = 0;
   std::int32_t max_tokens = 0;
   std::int32_t n = 1;
-  Duration queued{};           // arrival to admission
-  Duration first_token{};      // arrival to first token; zero: none came
-  Duration total{};            // arrival to end
+  Duration queued{};       // arrival to admission
+  Duration first_token{};  // arrival to first token; zero: none came
+  Duration total{};        // arrival to end
 };
 
 class Telemetry {

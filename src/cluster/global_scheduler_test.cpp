@@ -1,0 +1,288 @@
+#include "cluster/global_scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "scheduling/test_support.h"
+
+namespace sluice {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+struct FakeInstances final : InstancePort {
+  bool submit(const Placement& placement, std::unique_ptr<Request>& request) override {
+    if (full) return false;
+    sent[request->id] = placement;
+    const std::unique_ptr<Request> taken = std::move(request);
+    return true;
+  }
+  void cancel(const Placement& placement, RequestId request) override {
+    cancelled.emplace_back(placement.instance, request);
+  }
+  bool full = false;
+  std::map<RequestId, Placement> sent;
+  std::vector<std::pair<InstanceId, RequestId>> cancelled;
+};
+
+struct LastEvents final : TokenSink {
+  void on_tokens(std::vector<TokenEvent>&& events) override {
+    for (TokenEvent& e : events) {
+      EXPECT_FALSE(ended.contains(e.request)) << "a second end of " << e.request.value;
+      ended[e.request] = std::move(e);
+    }
+  }
+  std::map<RequestId, TokenEvent> ended;
+};
+
+struct World {
+  explicit World(GlobalSchedulerOptions options = {}, PlacementLimits limits = {})
+      : scheduler(options, make_forecast_policy(limits, Rng(1)), instances, out, clock) {}
+
+  void submit(std::uint64_t id, std::int32_t prompt = 100, std::int32_t max_tokens = 100) {
+    auto request = std::make_unique<Request>();
+    request->id = RequestId{id};
+    request->prompt.assign(static_cast<std::size_t>(prompt), static_cast<Token>(id));
+    request->max_tokens = max_tokens;
+    request->arrival = now;
+    scheduler.submit(std::move(request), now);
+  }
+  void report(std::uint32_t instance, std::vector<std::uint64_t> seen = {}) {
+    LoadReport r = idle_report(instance, ++sequence[instance]);
+    for (const std::uint64_t id : seen) r.seen.push_back(RequestId{id});
+    scheduler.on_report(std::move(r), now);
+  }
+  // An instance with all slots taken and a queue of its own.
+  void report_full(std::uint32_t instance) {
+    LoadReport r = idle_report(instance, ++sequence[instance]);
+    r.running_sequences = 64;
+    r.waiting_requests = 5;
+    r.free_blocks = 0;
+    r.window_end = r.measured_at + 1500ms;
+    scheduler.on_report(std::move(r), now);
+  }
+  const TokenEvent& end_of(std::uint64_t id) {
+    EXPECT_TRUE(out.ended.contains(RequestId{id})) << id << " has not ended";
+    return out.ended[RequestId{id}];
+  }
+
+  TimePoint now = kTestStart;
+  ManualClock clock;
+  FakeInstances instances;
+  LastEvents out;
+  std::map<std::uint32_t, std::uint64_t> sequence;
+  GlobalScheduler scheduler;
+};
+
+TEST(GlobalScheduler, PlacesAndRecordsWhy) {
+  World w;
+  w.report(1);
+  w.report(2);
+  w.submit(7);
+  ASSERT_EQ(w.instances.sent.size(), 1U);
+  const ClusterSnapshot s = w.scheduler.snapshot(w.now + 10ms);
+  ASSERT_EQ(s.decisions.size(), 1U);
+  EXPECT_EQ(s.decisions[0].request, RequestId{7});
+  EXPECT_EQ(s.decisions[0].outcome, PlacementOutcome::kPlaced);
+  EXPECT_EQ(s.decisions[0].candidates.size(), 2U);
+  EXPECT_EQ(s.placements[0].count, 1);
+  const auto used = s.decisions[0].placement->instance;
+  for (const InstanceSnapshot& i : s.instances) {
+    EXPECT_EQ(i.ledger_tokens, i.report.instance == used ? 100 : 0);
+    EXPECT_EQ(i.report_age, 10ms);
+  }
+}
+
+TEST(GlobalScheduler, TheLedgerEndsWithTheReportThatSawTheRequest) {
+  World w;
+  w.report(1);
+  w.submit(7);
+  w.report(1);  // made before the request arrived there
+  EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 1);
+  w.report(1, {7});
+  EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 0);
+  w.submit(8);
+  w.scheduler.on_finished(RequestId{8}, w.now);  // ended before any report
+  EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 0);
+  w.submit(9);
+  w.scheduler.tick(w.now + 11s);
+  EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 0);
+}
+
+TEST(GlobalScheduler, QueuesInOrderUntilThereIsRoom) {
+  World w;
+  for (std::uint64_t id = 1; id <= 5; ++id) w.submit(id);  // nobody is known yet
+  EXPECT_TRUE(w.instances.sent.empty());
+  EXPECT_EQ(w.scheduler.snapshot(w.now).queued_requests, 5);
+  w.instances.full = true;
+  w.report(1);
+  EXPECT_EQ(w.scheduler.snapshot(w.now).queued_requests, 5);
+  w.instances.full = false;
+  w.report(1);
+  EXPECT_EQ(w.instances.sent.size(), 5U);
+  // One record of the wait each that was tried, one of each placement.
+  const ClusterSnapshot s = w.scheduler.snapshot(w.now);
+  std::vector<std::uint64_t> placed;
+  for (const Decision& d : s.decisions) {
+    if (d.placement) placed.push_back(d.request.value);
+  }
+  EXPECT_EQ(placed, (std::vector<std::uint64_t>{1, 2, 3, 4, 5}));
+}
+
+TEST(GlobalScheduler, NothingOvertakesTheQueue) {
+  World w;
+  w.report_full(1);
+  w.submit(1, 5000);
+  w.submit(2, 1);
+  EXPECT_TRUE(w.instances.sent.empty());
+  w.report(1);
+  EXPECT_EQ(w.instances.sent.size(), 2U);
+}
+
+TEST(GlobalScheduler, AFullQueueSaysWhenToComeBack) {
+  World w({.queue_limit = 2});
+  w.report_full(1);
+  for (std::uint64_t id = 1; id <= 3; ++id) w.submit(id);
+  const TokenEvent& event = w.end_of(3);
+  EXPECT_EQ(event.finish, FinishReason::kError);
+  EXPECT_EQ(event.error.code, ErrorCode::kBusy);
+  EXPECT_THAT(event.error.message, HasSubstr("2 requests wait for an instance already (limit 2)"));
+  EXPECT_EQ(event.error.retry_after_s, 2);  // the window ends in 1.5 s
+  EXPECT_EQ(w.out.ended.size(), 1U);
+}
+
+TEST(GlobalScheduler, WhatNeverFitsIsRefusedAtOnceEvenBehindAQueue) {
+  World w;
+  w.report_full(1);
+  w.submit(1);
+  w.submit(2, 15'900, 101);
+  const TokenEvent& event = w.end_of(2);
+  EXPECT_EQ(event.error.code, ErrorCode::kNeverFits);
+  EXPECT_EQ(event.error.message,
+            "15900 prompt tokens and 101 to generate need 1001 KV blocks; the largest instance has "
+            "1000");
+  w.submit(3, 0);
+  EXPECT_EQ(w.end_of(3).error.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(w.scheduler.snapshot(w.now).queued_requests, 1);
+}
+
+TEST(GlobalScheduler, QueuedRequestsHaveADeadline) {
+  World w({.queue_timeout = 30s});
+  w.submit(1);
+  w.now += 10s;
+  w.submit(2);
+  w.now += 20s;
+  w.scheduler.tick(w.now);
+  EXPECT_EQ(w.end_of(1).error.code, ErrorCode::kDeadlineExceeded);
+  EXPECT_THAT(w.end_of(1).error.message, HasSubstr("30 s (limit 30 s)"));
+  EXPECT_EQ(w.out.ended.size(), 1U);
+}
+
+TEST(GlobalScheduler, CancelGoesWhereTheRequestIs) {
+  World w;
+  w.submit(1);  // queued
+  w.scheduler.cancel(RequestId{1}, w.now);
+  EXPECT_EQ(w.end_of(1).finish, FinishReason::kCancelled);
+  w.report(4);
+  EXPECT_TRUE(w.instances.sent.empty());
+  w.submit(2);  // placed
+  w.scheduler.cancel(RequestId{2}, w.now);
+  EXPECT_THAT(w.instances.cancelled, testing::ElementsAre(std::pair(InstanceId{4}, RequestId{2})));
+  w.scheduler.on_finished(RequestId{2}, w.now);
+  w.scheduler.cancel(RequestId{2}, w.now);   // finished
+  w.scheduler.cancel(RequestId{99}, w.now);  // never there
+  EXPECT_EQ(w.instances.cancelled.size(), 1U);
+  EXPECT_EQ(w.out.ended.size(), 1U);
+  EXPECT_TRUE(w.scheduler.idle());
+}
+
+TEST(GlobalScheduler, ALostInstanceEndsItsRequestsAndNoOthers) {
+  World w;
+  w.report(1);
+  w.report(2);
+  for (std::uint64_t id = 1; id <= 20; ++id) w.submit(id);
+  std::set<std::uint64_t> on_one;
+  for (const auto& [id, p] : w.instances.sent) {
+    if (p.instance == InstanceId{1}) on_one.insert(id.value);
+  }
+  w.scheduler.on_finished(RequestId{*on_one.begin()}, w.now);
+  on_one.erase(on_one.begin());
+  w.scheduler.instance_gone(InstanceId{1}, Incarnation{1},
+                            {ErrorCode::kUnavailable, "instance 1 is gone", 0}, w.now);
+  EXPECT_EQ(w.out.ended.size(), on_one.size());
+  for (const std::uint64_t id : on_one) {
+    EXPECT_EQ(w.end_of(id).error.code, ErrorCode::kUnavailable);
+  }
+  w.submit(100);
+  EXPECT_EQ(w.instances.sent[RequestId{100}].instance, InstanceId{2});
+}
+
+TEST(GlobalScheduler, ARestartEndsWhatTheOldLifeHeld) {
+  World w;
+  w.report(1);
+  w.submit(1);
+  LoadReport reborn = idle_report(1, 1);
+  reborn.incarnation = Incarnation{2};
+  w.scheduler.on_report(reborn, w.now);
+  EXPECT_EQ(w.end_of(1).error.code, ErrorCode::kUnavailable);
+  EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 0);
+  w.submit(2);
+  EXPECT_EQ(w.instances.sent[RequestId{2}].incarnation, Incarnation{2});
+  // Word of the old life's end comes late and changes nothing.
+  w.scheduler.instance_gone(InstanceId{1}, Incarnation{1}, {}, w.now);
+  EXPECT_EQ(w.out.ended.size(), 1U);
+  EXPECT_NE(w.scheduler.loads().find(InstanceId{1}), nullptr);
+}
+
+TEST(GlobalScheduler, DrainRefusesNewRequestsAndServesQueuedOnes) {
+  World w;
+  w.submit(1);
+  w.scheduler.drain();
+  w.submit(2);
+  EXPECT_EQ(w.end_of(2).error.code, ErrorCode::kUnavailable);
+  w.report(1);
+  EXPECT_EQ(w.instances.sent.size(), 1U);
+  EXPECT_FALSE(w.scheduler.idle());
+  w.scheduler.on_finished(RequestId{1}, w.now);
+  EXPECT_TRUE(w.scheduler.idle());
+}
+
+TEST(GlobalScheduler, FollowsPrefixes) {
+  World w;
+  for (std::uint32_t i = 0; i < 10; ++i) w.report(i);
+  const auto submit = [&](std::uint64_t id, Token last) {
+    auto request = std::make_unique<Request>();
+    request->id = RequestId{id};
+    request->prompt.assign(2000, 5);
+    request->prompt.push_back(last);
+    request->max_tokens = 10;
+    w.scheduler.submit(std::move(request), w.now);
+    const InstanceId used = w.instances.sent[RequestId{id}].instance;
+    w.scheduler.on_finished(RequestId{id}, w.now);
+    return used;
+  };
+  const InstanceId first = submit(1, 1);
+  for (std::uint64_t id = 2; id < 20; ++id) {
+    EXPECT_EQ(submit(id, static_cast<Token>(id)), first);
+  }
+}
+
+TEST(GlobalScheduler, KeepsTheLast256Decisions) {
+  World w;
+  for (std::uint64_t id = 1; id <= 300; ++id) {
+    w.report(1);
+    w.submit(id, 10, 1);
+    w.scheduler.on_finished(RequestId{id}, w.now);
+  }
+  const ClusterSnapshot s = w.scheduler.snapshot(w.now);
+  ASSERT_EQ(s.decisions.size(), 256U);
+  EXPECT_EQ(s.decisions.back().request, RequestId{300});
+  EXPECT_EQ(s.placement_count, 300);
+}
+
+}  // namespace
+}  // namespace sluice
