@@ -24,6 +24,7 @@ TEST_PYTHON   := build/venv/.complete
 # ccache then knows a file again when the same tree lies elsewhere.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
+export CCACHE_SLOPPINESS := locale
 export SLUICE_LLAMA_SOURCE
 
 .PHONY: help

@@ -16,8 +16,8 @@ build_key() {
 build_tree() {
   local source_folder="$1" build="$2"
   local -n tree_options="$3" tree_targets="$4"
-  # Paths relative to the root, so that ccache knows the files again in another clone.
-  local -x CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1
+  # Paths relative to the root, and whatever the language: ccache knows the files in another clone.
+  local -x CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=locale
   mkdir -p "$build"
   if ! cmake -S "$source_folder" -B "$build" -G Ninja "${tree_options[@]}" \
       >"$build/configure.log" 2>&1; then

@@ -219,14 +219,18 @@ def lint():
 
 def fuzz():
     build("fuzz", "^fuzzers$")
+    seeds = BUILD / "fuzz" / "seeds"
+    if not run(BUILD / "venv" / "bin" / "python", "tests/fuzz/make_seeds.py", seeds / "gguf_loader"):
+        raise BuildFailed("no seeds")
     seconds = int(os.environ.get("SLUICE_FUZZ_SECONDS", "20"))
     total = Tally()
     for program in sorted((BUILD / "fuzz" / "tests").glob("fuzz_*")):
-        seeds = ROOT / "tests" / "fuzz" / "corpus" / program.name.removeprefix("fuzz_")
-        found = BUILD / "fuzz" / "found" / program.name
+        name = program.name.removeprefix("fuzz_")
+        found = BUILD / "fuzz" / "found" / name
         found.mkdir(parents=True, exist_ok=True)
+        known = [f for f in (ROOT / "tests" / "fuzz" / "corpus" / name, seeds / name) if f.exists()]
         total += check(program, f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048",
-                       f"-artifact_prefix={found}/", found, *([seeds] if seeds.exists() else []))
+                       "-print_final_stats=1", f"-artifact_prefix={found}/", found, *known)
     return total if total.passed + total.failed else FAILED
 
 

@@ -68,7 +68,7 @@ def line_of(text, position):
 
 
 def is_test(name):
-    return name.startswith("tests/") or bool(re.search(r"_(test|bench)[._]|/fake_\w+\.", name))
+    return name.startswith("tests/") or bool(re.search(r"_(test|bench)[._]|/(fake|test)_\w+\.", name))
 
 
 def is_pure(name):
@@ -169,8 +169,9 @@ def check_cpp(root, name, text):
             if length > MAX_FUNCTION_LINES:
                 yield line, (f"function of {length} lines, at most {MAX_FUNCTION_LINES}: "
                              "give its phases names of their own")
-        # An -inl.h is a source that is compiled once for every instruction set.
-        is_header = name.endswith(".h") and "-inl." not in name
+        # An -inl.h is a source that is compiled once for every instruction set; a header with
+        # gtest in it is a test's.
+        is_header = name.endswith(".h") and "-inl." not in name and "<gtest/" not in text
         limit, lines = MAX_HEADER_LINES if is_header else MAX_SOURCE_LINES, text.count("\n")
         if lines > limit:
             yield limit + 1, f"file of {lines} lines, at most {limit}: it is two rooms"
