@@ -125,6 +125,7 @@ bool Engine::step() {
   renew_window();
   admit_waiting();
   const BatchPlan plan = batch_scheduler_.plan(candidates(), step_time_);  // pure
+  CHECK(!plan.empty() || running_.empty());  // who runs has a grant to write
   if (!plan.empty()) compute(plan);
   flush_events();
   DCHECK((check_invariants(), true));
@@ -145,11 +146,25 @@ void Engine::renew_window() {
 
 const Window& Engine::open_window(bool early) {
   const TimePoint begin = clock_.now();
-  const Window& window = kv_.open_window(begin, running_views(), step_time_, forecast_, early);
+  const Window& window = kv_.open_window(begin, running_views(), step_time_, forecast_, early,
+                                         blocks_for_next_arrival());
   const Duration cost = clock_.now() - begin;
   kv_.set_planning_cost(cost);
   stats_.windows.planning_seconds_sum += to_seconds(cost);
   return window;
+}
+
+// What the head of the queue would need in the longest window: the plan leaves
+// that free where it can, so that it is admitted without waiting for a boundary.
+std::int64_t Engine::blocks_for_next_arrival() const {
+  if (waiting_.empty() || running_.size() >= static_cast<std::size_t>(options_.max_running)) {
+    return 0;
+  }
+  const Sequence& next = *waiting_.front();
+  const std::int32_t kept = kv_.cached_prefix(next.tokens) / options_.kv.window.block_tokens;
+  return kv_.blocks_for(std::int64_t{next.known()} +
+                        std::min(options_.kv.window.max_steps, next.left_to_generate())) -
+         kept;
 }
 
 void Engine::restart_later(SequenceId id) {
@@ -189,6 +204,13 @@ bool Engine::try_admit(std::unique_ptr<Sequence>& sequence) {
                                  .decode_cap = s.left_to_generate(),
                                  .priority = s.request->priority};
   auto admission = kv_.admit(request, clock_.now(), running_views(), step_time_, forecast_);
+  if (!admission && admission.error() == Refusal::kWindow && !renewed_for_arrival_) {
+    // A shorter window may have room for it: once a window, so that planning stays cheap.
+    renewed_for_arrival_ = true;
+    if (!running_.empty() && open_window(/*early=*/true).plan.deferred.empty()) {
+      admission = kv_.admit(request, clock_.now(), running_views(), step_time_, forecast_);
+    }
+  }
   if (!admission) return false;
   s.computed = admission->cached_tokens;
   s.copy = admission->copy;

@@ -86,6 +86,7 @@ class Engine final {
   [[nodiscard]] Status accept(const Request& request) const;
   void renew_window();
   const Window& open_window(bool early);
+  [[nodiscard]] std::int64_t blocks_for_next_arrival() const;
   void admit_waiting();
   [[nodiscard]] bool try_admit(std::unique_ptr<Sequence>& sequence);
   [[nodiscard]] bool prefix_is_coming(const Sequence& waiting) const;

@@ -222,6 +222,25 @@ TEST(Engine, HigherPriorityIsAdmittedFirst) {
   EXPECT_EQ(order.front(), 3U);
 }
 
+// A holds three blocks until the window's end, B needs eight of ten: a shorter
+// window for A makes room at once.
+TEST(Engine, AnArrivalThatDoesNotFitRenewsTheWindowEarly) {
+  EngineOptions options;
+  options.kv.prefix_cache = false;
+  World w({.num_blocks = 10}, options);
+  w.submit(1, prompt_of(4), 8);
+  w.step();
+  EXPECT_EQ(w.engine.stats().kv.granted_blocks, 3);
+  w.submit(2, prompt_of(28, 100), 3);
+  w.step();
+  EXPECT_EQ(w.engine.stats().windows.early_renewals, 1);
+  EXPECT_EQ(w.answer(2).tokens.size(), 1U) << "not admitted in mid-window";
+  w.run();
+  EXPECT_EQ(w.engine.stats().preemptions, 0);
+  EXPECT_EQ(w.answer(1).tokens, w.runner.expected_output(prompt_of(4), 8));
+  EXPECT_EQ(w.answer(2).tokens, w.runner.expected_output(prompt_of(28, 100), 3));
+}
+
 // The property that matters: whatever the arrivals, cancellations, memory and
 // batch limits, every answer is the one that the model gives alone.
 TEST(Engine, RandomWorldsGiveExactAnswers) {

@@ -41,7 +41,7 @@ class KvManager::Impl {
                                          const LengthForecast& forecast);
   const Window& open_window(TimePoint now, std::span<const RunningSequence> running,
                             const StepTimeModel& step_time, const LengthForecast& forecast,
-                            bool early);
+                            bool early, std::int64_t room_blocks);
   void use_step();
   void written(SequenceId id, std::span<const Token> tokens);
   void release(SequenceId id);
@@ -342,7 +342,8 @@ void KvManager::Impl::account_window(TimePoint now, bool early) {
 
 const Window& KvManager::Impl::open_window(TimePoint now, std::span<const RunningSequence> running,
                                            const StepTimeModel& step_time,
-                                           const LengthForecast& forecast, bool early) {
+                                           const LengthForecast& forecast, bool early,
+                                           std::int64_t room_blocks) {
   CHECK_EQ(running.size(), slot_of_.size());
   account_window(now, early);
   for (Held& held : slots_) {
@@ -363,7 +364,12 @@ const Window& KvManager::Impl::open_window(TimePoint now, std::span<const Runnin
   }
   input.running = views_;
 
-  window_.plan = planner_.plan(input, step_time, forecast);
+  PlanInput roomy = input;
+  roomy.free_blocks = std::max<std::int64_t>(input.free_blocks - room_blocks, 0);
+  window_.plan = planner_.plan(roomy, step_time, forecast);
+  if (room_blocks > 0 && !window_.plan.deferred.empty()) {  // nothing yields to an arrival
+    window_.plan = planner_.plan(input, step_time, forecast);
+  }
   ++window_.number;
   window_.begin = now;
   window_.end = now + window_.plan.length;
@@ -482,7 +488,7 @@ tl::expected<Admission, Refusal> KvManager::admit(const AdmissionRequest& reques
                                                   std::span<const RunningSequence> running,
                                                   const StepTimeModel& step_time,
                                                   const LengthForecast& forecast) {
-  if (impl_->window_.number == 0) impl_->open_window(now, running, step_time, forecast, false);
+  if (impl_->window_.number == 0) impl_->open_window(now, running, step_time, forecast, false, 0);
   return impl_->admit(request, running, step_time, forecast);
 }
 
@@ -497,8 +503,8 @@ void KvManager::use_step() {
 
 const Window& KvManager::open_window(TimePoint now, std::span<const RunningSequence> running,
                                      const StepTimeModel& step_time, const LengthForecast& forecast,
-                                     bool early) {
-  return impl_->open_window(now, running, step_time, forecast, early);
+                                     bool early, std::int64_t room_blocks) {
+  return impl_->open_window(now, running, step_time, forecast, early, room_blocks);
 }
 
 const Window& KvManager::window() const {
