@@ -371,10 +371,10 @@ GrammarCompiler::Element GrammarCompiler::class_element(std::vector<Grammar::Ran
     if (next <= kLastCodePoint) rest.push_back({next, kLastCodePoint});
     merged = std::move(rest);
   }
-  std::string key;
-  for (const auto& range : merged) key += fmt::format("{}-{},", range.first, range.last);
+  std::vector<std::uint32_t> key;
+  for (const auto& range : merged) key.insert(key.end(), {range.first, range.last});
   const auto [at, added] =
-      class_index_.emplace(key, static_cast<std::uint32_t>(grammar_.classes_.size()));
+      class_index_.emplace(std::move(key), static_cast<std::uint32_t>(grammar_.classes_.size()));
   if (added) grammar_.classes_.push_back({std::move(merged)});
   return {Kind::kClass, at->second};
 }

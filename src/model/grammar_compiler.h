@@ -71,7 +71,7 @@ class GrammarCompiler final {
   Grammar grammar_;
   std::map<std::string, std::uint32_t, std::less<>> names_;
   std::vector<std::string> rule_names_;  // empty: of a group or repetition
-  std::map<std::string, std::uint32_t> class_index_;
+  std::map<std::vector<std::uint32_t>, std::uint32_t> class_index_;
 };
 
 }  // namespace sluice

@@ -1,7 +1,6 @@
 #include "model/grammar_state.h"
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 namespace sluice {
@@ -17,6 +16,16 @@ void set_bit(std::vector<std::uint64_t>& mask, Token token) {
 }
 
 }  // namespace
+
+bool GrammarState::SmallSet::insert(std::uint64_t value) {
+  if (few_.size() < kFew) {
+    if (std::find(few_.begin(), few_.end(), value) != few_.end()) return false;
+    few_.push_back(value);
+    return true;
+  }
+  if (many_.empty()) many_.insert(few_.begin(), few_.end());
+  return many_.insert(value).second;
+}
 
 GrammarVocabulary::GrammarVocabulary(const Tokenizer& tokenizer) {
   const std::int32_t size = tokenizer.vocabulary_size();
@@ -94,7 +103,7 @@ GrammarState::Index GrammarState::frame(Index at, Index parent) {
 // that rules which match nothing end.
 void GrammarState::close(std::vector<Stack> open, Place& into) {
   const auto& elements = grammar_->elements_;
-  std::unordered_set<std::uint64_t> seen;
+  seen_.clear();
   while (!open.empty()) {
     const Stack stack = open.back();
     open.pop_back();
@@ -103,7 +112,7 @@ void GrammarState::close(std::vector<Stack> open, Place& into) {
       too_complex_ = true;
       return;
     }
-    if (!seen.insert(std::uint64_t{stack.at} << 32 | stack.parent).second) continue;
+    if (!seen_.insert(std::uint64_t{stack.at} << 32 | stack.parent)) continue;
     const Grammar::Element element = elements[stack.at];
     if (element.kind == Grammar::Kind::kEnd) {
       if (stack.parent == 0) {

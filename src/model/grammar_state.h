@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "model/grammar.h"
@@ -87,6 +88,20 @@ class GrammarState final {
     std::array<std::int32_t, 256> next;  // kUnknown, kDead, or a state
     std::unique_ptr<std::vector<std::uint64_t>> mask;
   };
+  // Mostly of a few values, which a search finds faster than a hash.
+  class SmallSet {
+   public:
+    [[nodiscard]] bool insert(std::uint64_t value);  // false: it was there
+    void clear() {
+      few_.clear();
+      if (!many_.empty()) many_.clear();
+    }
+
+   private:
+    static constexpr std::size_t kFew = 24;
+    std::vector<std::uint64_t> few_;
+    std::unordered_set<std::uint64_t> many_;
+  };
   static constexpr std::int32_t kUnknown = -2;
   static constexpr std::int32_t kDead = -1;
   static constexpr std::uint32_t kAnyBits = 0xFFFFFFFF;
@@ -113,6 +128,7 @@ class GrammarState final {
   std::vector<State> states_;
   std::unordered_map<std::string, std::int32_t> state_index_;
   std::uint32_t current_ = 0;
+  SmallSet seen_;         // of one close()
   std::size_t work_ = 0;  // stacks visited in this call
   std::size_t num_masks_ = 0;
   bool too_complex_ = false;
