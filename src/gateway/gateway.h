@@ -27,41 +27,41 @@ namespace sluice {
 // What one client may cost. Whoever goes over a limit gets an error with its number.
 struct GatewayLimits {
   std::int32_t max_connections = 10'000;
-  std::int32_t max_requests = 4'096;           // generations asked for by open HTTP requests
+  std::int32_t max_requests = 4'096;  // generations asked for by open HTTP requests
   std::size_t max_header_bytes = 64 << 10;
   std::size_t max_body_bytes = 32 << 20;
   std::int32_t max_json_depth = 100;
-  std::int32_t max_prompts = 1'024;            // in one completion request
-  std::int32_t max_choices = 128;              // `n`
+  std::int32_t max_prompts = 1'024;  // in one completion request
+  std::int32_t max_choices = 128;    // `n`
   std::int32_t max_stop_strings = 16;
-  std::size_t max_stop_bytes = 1'024;          // of one stop string
-  std::size_t max_grammar_bytes = 256 << 10;   // GBNF or JSON schema
+  std::size_t max_stop_bytes = 1'024;         // of one stop string
+  std::size_t max_grammar_bytes = 256 << 10;  // GBNF or JSON schema
   std::int32_t max_messages = 16'384;
   std::int32_t max_tools = 512;
-  std::int32_t max_logprobs = 20;              // alternatives a token
+  std::int32_t max_logprobs = 20;  // alternatives a token
   std::int32_t max_logit_bias = 1'024;
   // A client that does not read: a stream with more unsent tokens is cancelled.
   std::int32_t max_unsent_tokens = 4'096;
-  std::int32_t send_buffer_bytes = 0;          // of a connection's socket; 0: the system's choice
-  Duration header_timeout = std::chrono::seconds(30);   // first to last byte of the header
+  std::int32_t send_buffer_bytes = 0;  // of a connection's socket; 0: the system's choice
+  Duration header_timeout = std::chrono::seconds(30);  // first to last byte of the header
   Duration body_timeout = std::chrono::seconds(120);
-  Duration write_timeout = std::chrono::seconds(60);    // without any progress
-  Duration idle_timeout = std::chrono::seconds(120);    // of a kept-alive connection
+  Duration write_timeout = std::chrono::seconds(60);  // without any progress
+  Duration idle_timeout = std::chrono::seconds(120);  // of a kept-alive connection
 };
 
 struct GatewayOptions {
-  std::string host = "127.0.0.1";              // an address or a name
-  std::uint16_t port = 8080;                   // 0: any that is free, see port()
-  std::int32_t num_threads = 2;                // I/O threads; 1 to 64
-  std::string model_id;                        // what clients call the model; empty: ModelInfo::id
-  std::vector<std::string> model_aliases;      // other names that are accepted
-  bool accept_any_model = false;               // serve whatever name a client gives
-  std::int32_t context_tokens = 0;             // longest sequence; 0: ModelInfo::trained_context
-  std::vector<std::string> api_keys;           // empty: no key is asked for
+  std::string host = "127.0.0.1";          // an address or a name
+  std::uint16_t port = 8080;               // 0: any that is free, see port()
+  std::int32_t num_threads = 2;            // I/O threads; 1 to 64
+  std::string model_id;                    // what clients call the model; empty: ModelInfo::id
+  std::vector<std::string> model_aliases;  // other names that are accepted
+  bool accept_any_model = false;           // serve whatever name a client gives
+  std::int32_t context_tokens = 0;         // longest sequence; 0: ModelInfo::trained_context
+  std::vector<std::string> api_keys;       // empty: no key is asked for
   // Browsers' origins that may call; "localhost" means any port of this host, "*" everyone.
   std::vector<std::string> cors_origins{"localhost"};
   std::string version = "0.1.0";
-  bool page = true;                            // the page at /
+  bool page = true;  // the page at /
   GatewayLimits limits;
 };
 

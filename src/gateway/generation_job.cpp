@@ -1,0 +1,212 @@
+#include "gateway/generation_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "base/rng.h"
+
+namespace sluice {
+
+namespace {
+
+std::uint64_t random_seed() {
+  thread_local Rng rng{std::random_device{}() + (std::uint64_t{std::random_device{}()} << 32)};
+  return rng();
+}
+
+// Choice 0 draws what a request without `n` would.
+std::uint64_t derived_seed(std::uint64_t seed, std::int32_t choice) {
+  if (choice == 0) return seed;
+  return Rng(seed + static_cast<std::uint64_t>(choice) * 0x9e3779b97f4a7c15ULL)();
+}
+
+FormatOptions format_options(const GatewayContext& context, const GenerationCall& call) {
+  return {context.parse.model_id, context.fingerprint, call.include_usage, call.continuous_usage};
+}
+
+// The room that is left for output, or why there is none.
+ApiResult<std::int32_t> output_room(const GatewayContext& context, std::size_t prompt_tokens,
+                                    const std::string& param) {
+  if (prompt_tokens == 0) return bad_request("the prompt has no tokens", param, "empty_prompt");
+  const auto limit = static_cast<std::size_t>(context.context_tokens);
+  if (prompt_tokens < limit) return static_cast<std::int32_t>(limit - prompt_tokens);
+  ApiError error;
+  error.message = fmt::format(
+      "this model's maximum context length is {} tokens, but the prompt has {} tokens and at "
+      "least one must be left for the answer",
+      limit, prompt_tokens);
+  error.param = param;
+  error.code = "context_length_exceeded";
+  error.prompt_tokens = static_cast<std::int64_t>(prompt_tokens);
+  error.context_tokens = context.context_tokens;
+  return tl::unexpected(std::move(error));
+}
+
+// A grammar that does not parse is the client's error, now and not in an engine.
+ApiResult<void> check_sampling(const GatewayContext& context, const SamplingParams& sampling,
+                               const std::string& param) {
+  if (sampling.grammar.gbnf.empty()) return {};
+  if (auto sampler = context.model.samplers().make(sampling, {}); !sampler) {
+    return tl::unexpected(to_api_error(sampler.error(), param));
+  }
+  return {};
+}
+
+std::unique_ptr<Request> make_request(const GatewayContext& context, const GenerationCall& call,
+                                      const std::vector<Token>& prompt, std::int32_t max_tokens,
+                                      std::int32_t choice) {
+  auto request = std::make_unique<Request>();
+  request->prompt = prompt;
+  request->max_tokens = max_tokens;
+  request->length_hint = call.length_hint;
+  request->priority = call.priority;
+  request->sampling = call.sampling;
+  request->sampling.min_tokens = std::min(call.sampling.min_tokens, max_tokens);
+  request->sampling.seed = call.has_seed ? derived_seed(call.sampling.seed, choice) : random_seed();
+  request->arrival = context.clock.now();
+  return request;
+}
+
+std::string prompt_text(const GatewayContext& context, const std::vector<Token>& tokens) {
+  Detokenizer detokenizer(context.model.tokenizer());
+  std::string text;
+  for (const Token token : tokens) text += detokenizer.push(token);
+  return text + detokenizer.finish();
+}
+
+std::vector<LogprobText> prompt_logprobs(const GatewayContext& context,
+                                         const std::vector<Token>& tokens) {
+  std::vector<LogprobText> entries;
+  std::size_t offset = 0;
+  for (const Token token : tokens) {
+    LogprobText entry;
+    entry.bytes = context.model.tokenizer().piece(token, false);
+    entry.known = false;  // the engine computes no probabilities of prompts
+    entry.text_offset = offset;
+    offset += entry.bytes.size();
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+struct TokenizedPrompt {
+  std::string text;  // for echo
+  std::vector<Token> tokens;
+  std::int32_t max_tokens = 0;
+};
+
+ApiResult<TokenizedPrompt> tokenize_prompt(const GatewayContext& context,
+                                           const CompletionCall& call, Prompt& prompt) {
+  TokenizedPrompt result;
+  if (auto* tokens = std::get_if<std::vector<Token>>(&prompt)) {
+    result.tokens = std::move(*tokens);
+    if (call.echo) result.text = prompt_text(context, result.tokens);
+  } else {
+    result.text = std::move(std::get<std::string>(prompt));
+    auto tokens_of_text = context.model.tokenizer().tokenize(
+        result.text, {.add_special = true, .parse_special = true});
+    if (!tokens_of_text) return tl::unexpected(to_api_error(tokens_of_text.error(), "prompt"));
+    result.tokens = std::move(*tokens_of_text);
+  }
+  const auto room = output_room(context, result.tokens.size(), "prompt");
+  if (!room) return tl::unexpected(room.error());
+  result.max_tokens = std::min(call.generation.max_tokens.value_or(*room), *room);
+  return result;
+}
+
+}  // namespace
+
+ApiResult<TokenizedChat> tokenize_chat(const GatewayContext& context, const ChatRequest& chat) {
+  auto prompt = context.model.chat().apply(chat);
+  if (!prompt) return tl::unexpected(to_api_error(prompt.error(), "messages"));
+  auto tokens = context.model.tokenizer().tokenize(prompt->text,
+                                                   {.add_special = true, .parse_special = true});
+  if (!tokens) return tl::unexpected(to_api_error(tokens.error(), "messages"));
+  return TokenizedChat{std::move(*prompt), std::move(*tokens)};
+}
+
+ApiResult<GenerationJob> build_chat_job(const GatewayContext& context, ChatCall call) {
+  auto chat = tokenize_chat(context, call.chat);
+  if (!chat) return tl::unexpected(std::move(chat).error());
+  GenerationCall& generation = call.generation;
+  const auto room = output_room(context, chat->tokens.size(), "messages");
+  if (!room) return tl::unexpected(room.error());
+  const std::int32_t max_tokens = std::min(generation.max_tokens.value_or(*room), *room);
+  generation.sampling.grammar = chat->prompt.grammar;
+  const char* source = !call.chat.grammar.empty()       ? "grammar"
+                       : !call.chat.json_schema.empty() ? "response_format"
+                                                        : "tools";
+  if (auto ok = check_sampling(context, generation.sampling, source); !ok) {
+    return tl::unexpected(ok.error());
+  }
+  GenerationJob job;
+  job.format = make_chat_format(format_options(context, generation));
+  job.stream = generation.stream;
+  job.n = generation.n;
+  std::vector<std::string> stops = generation.stops;
+  stops.insert(stops.end(), chat->prompt.extra_stops.begin(), chat->prompt.extra_stops.end());
+  std::erase(stops, std::string());
+  for (std::int32_t i = 0; i < generation.n; ++i) {
+    job.requests.push_back(make_request(context, generation, chat->tokens, max_tokens, i));
+    ChoiceOptions options;
+    options.index = i;
+    options.prompt_tokens = static_cast<std::int32_t>(chat->tokens.size());
+    options.max_tokens = max_tokens;
+    options.stops = stops;
+    options.parser = context.model.chat().make_parser(chat->prompt);
+    options.keep_special = chat->prompt.keep_special;
+    options.want_logprobs = generation.sampling.num_logprobs >= 0;
+    job.choices.emplace_back(std::move(options), context.model.tokenizer());
+  }
+  return job;
+}
+
+ApiResult<GenerationJob> build_completion_job(const GatewayContext& context, CompletionCall call) {
+  GenerationCall& generation = call.generation;
+  if (!call.json_schema.empty()) {
+    auto grammar = context.model.chat().schema_to_grammar(call.json_schema);
+    if (!grammar) return tl::unexpected(to_api_error(grammar.error(), "response_format"));
+    generation.sampling.grammar.gbnf = std::move(*grammar);
+  }
+  if (auto ok = check_sampling(context, generation.sampling, "grammar"); !ok) {
+    return tl::unexpected(ok.error());
+  }
+  const auto count = static_cast<std::int64_t>(call.prompts.size()) * generation.n;
+  if (count > context.options.limits.max_requests) {
+    return bad_request(
+        fmt::format("{} prompts with n={} are {} generations, above the limit of {}",
+                    call.prompts.size(), generation.n, count, context.options.limits.max_requests),
+        "n");
+  }
+  GenerationJob job;
+  job.format = make_completion_format(format_options(context, generation));
+  job.stream = generation.stream;
+  job.n = generation.n;
+  for (Prompt& item : call.prompts) {
+    auto prompt = tokenize_prompt(context, call, item);
+    if (!prompt) return tl::unexpected(std::move(prompt).error());
+    for (std::int32_t i = 0; i < generation.n; ++i) {
+      job.requests.push_back(
+          prompt->max_tokens == 0
+              ? nullptr
+              : make_request(context, generation, prompt->tokens, prompt->max_tokens, i));
+      ChoiceOptions options;
+      options.index = static_cast<std::int32_t>(job.choices.size());
+      options.prompt_tokens = static_cast<std::int32_t>(prompt->tokens.size());
+      options.max_tokens = prompt->max_tokens;
+      options.stops = generation.stops;
+      options.want_logprobs = generation.sampling.num_logprobs >= 0;
+      if (call.echo) {
+        options.echo = prompt->text;
+        if (options.want_logprobs) options.echo_logprobs = prompt_logprobs(context, prompt->tokens);
+      }
+      job.choices.emplace_back(std::move(options), context.model.tokenizer());
+    }
+  }
+  return job;
+}
+
+}  // namespace sluice

@@ -1,0 +1,81 @@
+// From an OpenAI request's body to typed values, everything in them checked.
+//
+// A function of the body and the context: no I/O, any thread, never throws on
+// input. What it lets through is inside every limit.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "gateway/api_error.h"
+#include "gateway/gateway.h"
+#include "model/chat.h"
+#include "model/sampling_params.h"
+
+namespace sluice {
+
+// What a request is checked against.
+struct ParseContext {
+  const GatewayLimits& limits;
+  std::string model_id;
+  std::vector<std::string> model_aliases;
+  bool accept_any_model = false;
+  std::int32_t vocabulary_size = 0;
+};
+
+// What all kinds of generation have in common.
+struct GenerationCall {
+  SamplingParams sampling;  // without the grammar that a chat template adds
+  bool has_seed = false;
+  std::optional<std::int32_t> max_tokens;  // absent: as many as fit; 0 only for completions
+  std::int32_t n = 1;
+  std::vector<std::string> stops;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;  // usage in every chunk (vLLM)
+  std::int32_t priority = 0;
+  std::int32_t length_hint = 0;
+};
+
+struct ChatCall {
+  GenerationCall generation;
+  ChatRequest chat;
+};
+
+using Prompt = std::variant<std::string, std::vector<Token>>;
+
+struct CompletionCall {
+  GenerationCall generation;
+  std::vector<Prompt> prompts;  // at least one
+  bool echo = false;
+  std::string json_schema;  // the text must match it; empty: free
+};
+
+struct TokenizeCall {
+  std::string text;
+  std::optional<ChatRequest> chat;  // instead of the text
+  bool add_special = false;
+  bool parse_special = true;
+  bool with_pieces = false;
+};
+
+[[nodiscard]] ApiResult<ChatCall> parse_chat(std::string_view body, const ParseContext& context);
+[[nodiscard]] ApiResult<CompletionCall> parse_completion(std::string_view body,
+                                                         const ParseContext& context);
+// OpenAI's Responses, as far as it can be said as a chat.
+[[nodiscard]] ApiResult<ChatCall> parse_responses(std::string_view body,
+                                                  const ParseContext& context);
+[[nodiscard]] ApiResult<TokenizeCall> parse_tokenize(std::string_view body,
+                                                     const ParseContext& context);
+[[nodiscard]] ApiResult<std::vector<Token>> parse_detokenize(std::string_view body,
+                                                             const ParseContext& context);
+// The conversation alone, for /apply-template.
+[[nodiscard]] ApiResult<ChatRequest> parse_conversation(std::string_view body,
+                                                        const ParseContext& context);
+
+}  // namespace sluice
