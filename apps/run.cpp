@@ -128,7 +128,7 @@ int run(const RunOptions& options) {
                                              .max_step_tokens = sizing.max_batch_tokens,
                                              .max_step_outputs = 1,
                                              .max_context = sizing.context}));
-  runner->bind(arena->view());
+  runner->bind(arena.view());
   const SteadyClock clock;
   TerminalSink sink(model->tokenizer(), parser.get(), prompt.keep_special);
   Engine engine(engine_options(sizing), *runner, model->samplers(), clock, sink);
