@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-// Patterns look at no more than this much of the output's end.
+// Patterns look at no more than twice this much of the output's end.
 inline constexpr std::size_t kTriggerTail = 1024;
 inline constexpr std::size_t kMaxTriggers = 64;
 inline constexpr std::size_t kMaxTriggerBytes = 512;
