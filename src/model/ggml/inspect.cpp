@@ -80,7 +80,9 @@ Result<ModelInfo> describe_model(const GgufFile& file, const ModelConfig& config
 }
 
 Status check_vocabulary(const GgufFile& file) {
-  TRY(const auto model, file.text("tokenizer.ggml.model"));
+  const auto read = file.text("tokenizer.ggml.model");
+  if (!read) return tl::unexpected(read.error());
+  const std::optional<std::string>& model = *read;
   if (!model) return bad(file, "tokenizer.ggml.model is missing: the file has no vocabulary");
   const auto* kind = std::find_if(std::begin(kVocabularyKinds), std::end(kVocabularyKinds),
                                   [&](const VocabularyKind& k) { return *model == k.name; });

@@ -1,0 +1,250 @@
+// What a runner owes its engine beside right logits: steady graphs, block
+// copies, rows without outputs, sampling by row, and models that share weights.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "model/model.h"
+#include "reference.h"
+#include "runner_harness.h"
+#include "tiny_model.h"
+
+namespace sluice::testing {
+namespace {
+
+using ::testing::FloatNear;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
+
+constexpr float kTolerance = 1e-3F;  // logits of the tiny model are of the order of 1
+
+class FailingSampler final : public Sampler {
+ public:
+  Result<SampledToken> sample(std::span<float>) override {
+    return fail(ErrorCode::kInternal, "no token is possible");
+  }
+};
+
+class ThrowingSampler final : public Sampler {
+ public:
+  Result<SampledToken> sample(std::span<float>) override { throw std::runtime_error("oops"); }
+};
+
+class Runner : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    path_ =
+        (std::filesystem::temp_directory_path() / fmt::format("sluice_runner_{}.gguf", ::getpid()))
+            .string();
+    write_tiny_model({.tied = false}, path_);
+    harness_ = make({});
+    ASSERT_NE(harness_, nullptr);
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  [[nodiscard]] std::unique_ptr<RunnerHarness> make(const HarnessOptions& options) const {
+    auto harness = RunnerHarness::load(path_, options);
+    return harness ? std::move(*harness) : nullptr;
+  }
+  [[nodiscard]] static std::vector<Token> some_tokens(std::size_t count, Token first = 7) {
+    std::vector<Token> tokens(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      tokens[i] = static_cast<Token>((static_cast<std::size_t>(first) + i * 37) % kTinyVocabulary);
+    }
+    return tokens;
+  }
+  // Logits after all of `tokens`, computed in one step.
+  [[nodiscard]] static std::vector<float> logits_of(RunnerHarness& harness,
+                                                    const std::vector<Token>& tokens) {
+    HarnessSequence sequence;
+    sequence.tokens = tokens;
+    HarnessSequence* batch[] = {&sequence};
+    const auto count = static_cast<std::int32_t>(tokens.size());
+    harness.step(batch, {&count, 1});
+    harness.release(sequence);
+    return sequence.sampler.logits();
+  }
+
+  std::string path_;
+  std::unique_ptr<RunnerHarness> harness_;
+};
+
+TEST_F(Runner, SteadyBatchReplaysItsGraph) {
+  std::vector<HarnessSequence> sequences(4);
+  std::vector<HarnessSequence*> batch;
+  for (HarnessSequence& s : sequences) {
+    s.tokens = some_tokens(60);
+    batch.push_back(&s);
+  }
+  harness_->step(batch, std::vector<std::int32_t>(4, 10));
+  harness_->step(batch, std::vector<std::int32_t>(4, 1));
+  const std::int64_t built = harness_->runner().num_graphs_built();
+  const std::size_t bytes = harness_->runner().compute_buffer_bytes();
+  for (int i = 0; i < 40; ++i) harness_->step(batch, std::vector<std::int32_t>(4, 1));
+  EXPECT_EQ(harness_->runner().num_graphs_built(), built);
+  EXPECT_EQ(harness_->runner().compute_buffer_bytes(), bytes);
+}
+
+// More shapes than graphs are kept, the largest step among them: nothing grows,
+// and a graph that comes back is still right.
+TEST_F(Runner, ManyShapes) {
+  const std::size_t bytes = harness_->runner().compute_buffer_bytes();
+  const std::vector<float> first = logits_of(*harness_, some_tokens(20));
+  for (std::size_t n = 1; n <= 128; ++n) {
+    EXPECT_FALSE(logits_of(*harness_, some_tokens(n)).empty());
+  }
+  EXPECT_EQ(harness_->runner().compute_buffer_bytes(), bytes);
+  EXPECT_EQ(logits_of(*harness_, some_tokens(20)), first);
+}
+
+TEST_F(Runner, ThreadsDoNotMatter) {
+  const std::vector<float> expected = logits_of(*harness_, some_tokens(50));
+  for (const std::int32_t threads : {2, 3}) {
+    HarnessOptions options;
+    options.runner.num_threads = threads;
+    const auto other = make(options);
+    ASSERT_NE(other, nullptr);
+    EXPECT_THAT(logits_of(*other, some_tokens(50)), Pointwise(FloatNear(kTolerance), expected));
+  }
+}
+
+TEST_F(Runner, RowsWithoutASamplerHaveNoToken) {
+  const std::vector<Token> tokens = some_tokens(40);
+  const std::vector<float> expected = logits_of(*harness_, tokens);
+  std::vector<BlockId> blocks = {harness_->take_block(), harness_->take_block(),
+                                 harness_->take_block()};
+  const std::vector<Token> other = some_tokens(3, 90);
+  const std::vector<BlockId> other_blocks = {harness_->take_block()};
+  const std::span all(tokens);
+
+  StepInput silent;  // nobody samples
+  silent.rows.push_back({all.first(20), 0, blocks, nullptr});
+  auto output = harness_->runner().run(silent);
+  ASSERT_TRUE(output.has_value());
+  EXPECT_EQ(output->sampled.at(0)->token, -1);
+  EXPECT_GT(output->duration.count(), 0);
+
+  StepInput mixed;  // the last of three rows samples
+  CapturingSampler sampler;
+  mixed.rows.push_back({other, 0, other_blocks, nullptr});
+  mixed.rows.push_back({all.subspan(20, 20), 20, blocks, &sampler});
+  output = harness_->runner().run(mixed);
+  ASSERT_TRUE(output.has_value());
+  EXPECT_EQ(output->sampled.at(0)->token, -1);
+  EXPECT_EQ(output->sampled.at(1)->token, best_token(expected));
+  EXPECT_THAT(sampler.logits(), Pointwise(FloatNear(kTolerance), expected));
+}
+
+TEST_F(Runner, AStepMayBeEmpty) {
+  const auto output = harness_->runner().run({});
+  ASSERT_TRUE(output.has_value());
+  EXPECT_TRUE(output->sampled.empty());
+}
+
+// Sixteen tokens are shared, four more are copied out of a block that goes on
+// differently.
+TEST_F(Runner, CopiesPartsOfBlocks) {
+  std::vector<Token> first = some_tokens(30);
+  std::vector<Token> second(first.begin(), first.begin() + 20);
+  for (const Token token : some_tokens(9, 201)) second.push_back(token);
+  const std::vector<float> expected = logits_of(*harness_, second);
+
+  const std::vector<BlockId> own = {harness_->take_block(), harness_->take_block()};
+  const std::vector<BlockId> mine = {own[0], harness_->take_block()};
+  StepInput prefill;
+  prefill.rows.push_back({first, 0, own, nullptr});
+  ASSERT_TRUE(harness_->runner().run(prefill).has_value());
+
+  StepInput rest;
+  CapturingSampler sampler;
+  rest.copies.push_back({own[1], mine[1], 4});
+  rest.rows.push_back({std::span(second).subspan(20), 20, mine, &sampler});
+  ASSERT_TRUE(harness_->runner().run(rest).has_value());
+  EXPECT_THAT(sampler.logits(), Pointwise(FloatNear(kTolerance), expected));
+}
+
+TEST_F(Runner, AFailedSamplerEndsItsOwnSequenceOnly) {
+  const std::vector<Token> tokens = some_tokens(5);
+  FailingSampler failing;
+  ThrowingSampler throwing;
+  CapturingSampler good;
+  Sampler* samplers[] = {&failing, &good, &throwing};
+  std::vector<std::vector<BlockId>> blocks;
+  StepInput input;
+  for (Sampler* sampler : samplers) {
+    blocks.push_back({harness_->take_block()});
+    input.rows.push_back({tokens, 0, {}, sampler});
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) input.rows[i].blocks = blocks[i];
+  const auto output = harness_->runner().run(input);
+  ASSERT_TRUE(output.has_value());
+  ASSERT_EQ(output->sampled.size(), 3U);
+  EXPECT_THAT(output->sampled[0].error().message, HasSubstr("no token is possible"));
+  EXPECT_EQ(output->sampled[1]->token, best_token(good.logits()));
+  EXPECT_THAT(output->sampled[2].error().message, HasSubstr("oops"));
+}
+
+TEST_F(Runner, WrongStepsAreOurBug) {
+  const std::vector<Token> tokens = some_tokens(129);
+  std::vector<BlockId> blocks;
+  for (std::int32_t i = 0; i < 9; ++i) blocks.emplace_back(i);
+  const std::vector<Token> unknown = {kTinyVocabulary};
+  const auto run = [&](const StepRows& rows) {
+    StepInput input;
+    input.rows.push_back(rows);
+    static_cast<void>(harness_->runner().run(input));
+  };
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_DEATH(run({tokens, 0, blocks, nullptr}), "max_step_tokens");
+  EXPECT_DEATH(run({std::span(tokens).first(1), 512, blocks, nullptr}), "max_context");
+  EXPECT_DEATH(run({std::span(tokens).first(17), 0, std::span(blocks).first(1), nullptr}),
+               "blocks_for");
+  EXPECT_DEATH(run({unknown, 0, blocks, nullptr}), "vocabulary_size");
+}
+
+TEST_F(Runner, LoadedModelGeneratesText) {
+  std::vector<double> progress;
+  ModelOptions options;
+  options.path = path_;
+  options.on_progress = [&](double share) { progress.push_back(share); };
+  const auto model = load_gguf_model(options);
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  ASSERT_FALSE(progress.empty());
+  EXPECT_TRUE(std::is_sorted(progress.begin(), progress.end()));
+  EXPECT_EQ(progress.back(), 1.0);
+  EXPECT_EQ((*model)->info().architecture, "llama");
+  EXPECT_EQ((*model)->tokenizer().vocabulary_size(), kTinyVocabulary);
+
+  const auto runner = (*model)->make_runner({.num_threads = 1, .max_context = 512});
+  ASSERT_TRUE(runner.has_value());
+  (*runner)->bind(harness_->kv());
+  SamplingParams params;
+  params.temperature = 0.0F;
+  const std::vector<Token> prompt = some_tokens(12);
+  const auto sampler = (*model)->samplers().make(params, prompt);
+  ASSERT_TRUE(sampler.has_value()) << sampler.error().message;
+  const std::vector<BlockId> blocks = {BlockId(3)};
+  StepInput input;
+  input.rows.push_back({prompt, 0, blocks, sampler->get()});
+  const auto output = (*runner)->run(input);
+  ASSERT_TRUE(output.has_value());
+  EXPECT_EQ(output->sampled.at(0)->token, best_token(logits_of(*harness_, prompt)));
+}
+
+TEST_F(Runner, AVocabularyAloneRunsNothing) {
+  ModelOptions options;
+  options.path = path_;
+  options.vocabulary_only = true;
+  const auto model = load_gguf_model(options);
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  const auto runner = (*model)->make_runner({});
+  ASSERT_FALSE(runner.has_value());
+  EXPECT_THAT(runner.error().message, HasSubstr("vocabulary only"));
+}
+
+}  // namespace
+}  // namespace sluice::testing
