@@ -46,7 +46,7 @@ struct Case {
     return 4.0 * shape.kv_heads * shape.dim * tokens() * sequences;
   }
   [[nodiscard]] std::int32_t layers() const {
-    if (rows > 1) return 1;
+    if (rows > 32) return 1;
     return static_cast<std::int32_t>(std::clamp(400e6 / layer_bytes(), 2.0, 30.0));
   }
   [[nodiscard]] double layer_flop() const {
@@ -247,6 +247,9 @@ bool add_all() {
         add("prefill/ours", ours, {shape, 1, 512, depth, threads});
         add("prefill/ggml", ggmls, {shape, 1, 512, depth, threads});
       }
+    }
+    for (const std::int32_t rows : {2, 4, 8, 16, 32}) {
+      add("few/ours", ours, {shape, 8, rows, 1024, 1});
     }
     for (const std::int32_t block_tokens : {8, 16, 32, 64, 128}) {
       Case c{shape, 8, 1, 1023, 1, block_tokens};

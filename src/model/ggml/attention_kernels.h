@@ -17,7 +17,7 @@ namespace sluice::attention {
 
 // Row tiles of up to so many query vectors use dot products on K as it lies;
 // with more K is transposed and both products are small matrix products.
-inline constexpr std::int32_t kMaxDotQueries = 16;
+inline constexpr std::int32_t kMaxDotQueries = 24;
 // Query vectors that a row tile aims at, and tokens that it takes at a time.
 inline constexpr std::int32_t kTileQueries = 96;
 inline constexpr std::int32_t kTileTokens = 64;
