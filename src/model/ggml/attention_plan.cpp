@@ -1,9 +1,9 @@
-// Cutting a step's attention into units of work.
+#include "model/ggml/attention_plan.h"
+
 #include <algorithm>
 #include <cstdlib>
 
 #include "base/check.h"
-#include "model/ggml/attention.h"
 #include "model/ggml/attention_kernels.h"
 
 namespace sluice {
