@@ -73,11 +73,14 @@ void add_serve(CLI::App& app, ServeOptions& o) {
   app.add_flag("--any-model-name", o.accept_any_model, "serve whatever model name a client gives");
   app.add_option("--host", o.host, "address to listen on")->capture_default_str();
   app.add_option("--port", o.port, "TCP port; 0 takes a free one")->capture_default_str();
+  // One value a flag: the word after it may be the model.
   app.add_option("--api-key", o.api_keys, "key that clients must send; may be repeated")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
   app.add_option("--cors-origin", o.cors_origins,
                  "browser origin that may call; may be repeated; * is everyone")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
       ->capture_default_str();
   app.add_option("--instances", o.instances,
                  "engines in this process; threads and memory are shared out")

@@ -54,6 +54,8 @@ class Server:
         if "--kv-memory" not in self.flags:
             # The arena is touched at start: little of it keeps many starts quick.
             self.flags += ["--kv-memory", "512MiB"]
+        if (threads := os.environ.get("SLUICE_TEST_THREADS")) and "--threads" not in self.flags:
+            self.flags += ["--threads", threads]
         self._env = {**os.environ, **(env or {})}
         self.process: subprocess.Popen | None = None
 

@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from generation import assert_same, greedy, in_parallel, prompt
+from sluice_server import model_file, run_sluice
 
 # KV of the default model (SmolLM2-135M: 30 layers, 3 KV heads of 64, f16).
 KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 2
@@ -97,18 +98,27 @@ def test_memory_pressure_changes_no_answer(start):
     assert server.metrics()["sluice_windows_total"] > 0
 
 
-def test_a_request_that_never_fits_is_refused_with_the_numbers(start):
-    server = start("--context", 4096, "--kv-memory", kv_memory(600))
+def test_more_context_than_memory_is_refused_at_start_with_the_numbers():
+    result = run_sluice("serve", model_file(), "--port", 0, "--context", 4096, "--kv-memory",
+                        kv_memory(600))
+    assert result.returncode == 2
+    assert "4096" in result.stderr and "enough for 624 tokens" in result.stderr
+
+
+def test_without_a_context_given_it_is_what_the_memory_holds(start):
+    server = start("--kv-memory", kv_memory(600))
+    limit = json.loads(server.get("/v1/models")[1])["data"][0]["max_model_len"]
+    assert 590 <= limit <= 624
     status, answer = server.post("/v1/completions", {
-        "model": server.model_id(), "prompt": prompt(100, 1), "max_tokens": 3000})
+        "model": server.model_id(), "prompt": prompt(700, 1), "max_tokens": 10})
     assert status == 400, answer
-    message = answer["error"]["message"]
-    assert len([w for w in message.replace(",", "").split() if w.strip(".();:").isdigit()]) >= 2, \
-        f"need and limit belong into {message!r}"
-    # One that fits is still served.
+    assert str(limit) in answer["error"]["message"]
+    # One that just fits is served to its end.
     status, answer = server.post("/v1/completions", {
-        "model": server.model_id(), "prompt": "Hello", "max_tokens": 4})
-    assert status == 200
+        "model": server.model_id(), "prompt": [40] * (limit - 8), "max_tokens": 8,
+        "ignore_eos": True})
+    assert status == 200, answer
+    assert answer["usage"]["total_tokens"] == limit
     server.wait_idle()
 
 

@@ -79,7 +79,7 @@ def test_parameters_out_of_range(server, model, path, change, word):
     ({"top_logprobs": 1000, "logprobs": True}, "top_logprobs"),
     ({"top_logprobs": -1, "logprobs": True}, "top_logprobs"),
     ({"response_format": {"type": "poem"}}, "response_format"),
-    ({"response_format": {"type": "json_schema"}}, "json_schema"),
+    ({"response_format": {"type": "json_schema"}}, "schema"),
     ({"response_format": {"type": "json_schema",
                           "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}}, "schema"),
     ({"response_format": {"type": "json_schema",

@@ -114,7 +114,8 @@ def test_the_drain_has_a_limit(start):
 def assert_start_fails(*arguments, words=()):
     result = run_sluice("serve", *arguments, timeout=60)
     assert result.returncode == 2, (result.returncode, result.stdout, result.stderr)
-    lines = result.stderr.strip().splitlines()
+    # Beside lines of the log, which begin with the date.
+    lines = [line for line in result.stderr.splitlines() if not re.match(r"\d{4}-\d\d-\d\d ", line)]
     assert len(lines) == 1, result.stderr
     for word in words:
         assert word.lower() in lines[0].lower(), lines[0]
