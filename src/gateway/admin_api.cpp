@@ -81,7 +81,8 @@ void add_admin_routes(Router& router, GatewayContext& context) {
   using Answer = HttpResponse (*)(const GatewayContext&, const HttpRequest&);
   const auto add = [&](const char* path, Answer answer, bool open) {
     const RouteHandler handler = [&context, answer](Exchange& exchange) -> Task<void> {
-      co_await exchange.respond(answer(context, exchange.request()));
+      const HttpResponse response = answer(context, exchange.request());
+      co_await exchange.respond(response);
     };
     router.add({"GET", path, handler, open});
   };

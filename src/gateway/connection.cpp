@@ -88,7 +88,7 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
     headers_.emplace_back(std::move(name), std::move(value));
   }
   void close_after() override { keep_alive_ = false; }
-  Task<bool> respond(HttpResponse response) override;
+  Task<bool> respond(const HttpResponse& response) override;
   bool begin_stream(std::string_view content_type) override;
   Task<bool> write(std::string_view bytes) override;
   Task<bool> end_stream() override;
@@ -250,7 +250,7 @@ Task<void> Connection::refuse(error_code ec) {
   HttpResponse response;
   response.status = error.status;
   response.body = to_json(error);
-  co_await respond(std::move(response));
+  co_await respond(response);
 }
 
 void Connection::take(Parser& parser) {
@@ -289,7 +289,7 @@ Task<void> Connection::handle() {
   response.status = 500;
   response.body =
       to_json(ApiError{500, "the server failed on this request", "server_error", {}, "internal"});
-  co_await respond(std::move(response));
+  co_await respond(response);
 }
 
 std::string Connection::head(int status, std::string_view content_type) const {
@@ -301,9 +301,9 @@ std::string Connection::head(int status, std::string_view content_type) const {
   return text;
 }
 
-Task<bool> Connection::respond(HttpResponse response) {
+Task<bool> Connection::respond(const HttpResponse& response) {
   started_ = true;
-  for (auto& header : response.headers) headers_.push_back(std::move(header));
+  headers_.insert(headers_.end(), response.headers.begin(), response.headers.end());
   if (context_.closing) keep_alive_ = false;
   pending_ = head(response.status, response.body.empty() ? "" : response.content_type);
   if (response.status != 204) {

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <unordered_set>
+#include <vector>
 
 #include "base/time.h"
 #include "cluster/serving.h"
@@ -15,6 +17,8 @@
 #include "model/model.h"
 
 namespace sluice {
+
+class GenerationRun;
 
 struct GatewayContext {
   const GatewayOptions& options;
@@ -29,6 +33,8 @@ struct GatewayContext {
   Serving* serving = nullptr;  // from start() on
   std::atomic<bool> draining{false};
   std::atomic<std::int32_t> active{0};  // generations submitted and not ended
+  // By I/O thread, each touched by that thread only.
+  std::vector<std::unordered_set<GenerationRun*>> runs;
 };
 
 }  // namespace sluice

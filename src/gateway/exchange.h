@@ -29,8 +29,9 @@ class Exchange {
   virtual void close_after() = 0;
 
   // All return false when the client is gone.
-  // Awaiting sends; the arguments are used before.
-  virtual Task<bool> respond(HttpResponse response) = 0;
+  // Arguments are references that are used at once, and callers pass no
+  // temporaries: g++ 12 may destroy those of a co_await expression twice.
+  virtual Task<bool> respond(const HttpResponse& response) = 0;
   [[nodiscard]] virtual bool begin_stream(std::string_view content_type) = 0;
   virtual Task<bool> write(std::string_view bytes) = 0;
   virtual Task<bool> end_stream() = 0;

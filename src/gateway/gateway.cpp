@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <boost/asio/post.hpp>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -9,6 +11,7 @@
 
 #include "gateway/api.h"
 #include "gateway/context.h"
+#include "gateway/generation_run.h"
 #include "gateway/http_server.h"
 #include "gateway/io_threads.h"
 #include "gateway/response_format.h"
@@ -22,6 +25,7 @@ namespace {
 constexpr std::int32_t kMaxThreads = 64;
 // Coroutines that see their connection closed end at once; this is for a
 // handler in the middle of a long tokenization.
+constexpr Duration kFarewell = std::chrono::seconds(1);
 constexpr Duration kStopGrace = std::chrono::seconds(5);
 
 Status check_options(const GatewayOptions& options) {
@@ -72,6 +76,7 @@ class Gateway::Impl final {
         router_({options_.api_keys, options_.cors_origins}),
         server_(threads_, options_.limits,
                 [this](Exchange& exchange) { return router_.handle(exchange); }) {
+    context_.runs.resize(threads_.size());
     context_.context_tokens =
         options_.context_tokens > 0 ? options_.context_tokens : model.info().trained_context;
     context_.fingerprint = "b-sluice-" + options_.version;
@@ -115,6 +120,7 @@ class Gateway::Impl final {
     context_.draining = true;
     const std::lock_guard lock(mutex_);
     if (state_ == State::kRunning) {
+      tell_clients();
       server_.close();
       threads_.stop(kStopGrace);
     }
@@ -123,6 +129,20 @@ class Gateway::Impl final {
 
  private:
   enum class State : std::uint8_t { kNew, kRunning, kStopped };
+
+  // No stream ends in silence: each gets an error, and a moment to take it.
+  void tell_clients() {
+    for (std::size_t i = 0; i < threads_.size(); ++i) {
+      boost::asio::post(threads_.context(i), [this, i] {
+        const std::vector<GenerationRun*> runs(context_.runs[i].begin(), context_.runs[i].end());
+        for (GenerationRun* run : runs) run->stop();
+      });
+    }
+    const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+    while (context_.active > 0 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
 
   ParseContext parse_context(const Model& model) const {
     return {options_.limits, options_.model_id.empty() ? model.info().id : options_.model_id,

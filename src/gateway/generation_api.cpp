@@ -1,4 +1,4 @@
-// /v1/chat/completions, /v1/completions.
+// /v1/chat/completions, /v1/completions, /v1/responses.
 #include <utility>
 
 #include "gateway/api.h"
@@ -21,19 +21,33 @@ ApiResult<GenerationJob> completion_job(const GatewayContext& context, std::stri
   return build_completion_job(context, std::move(*call));
 }
 
+ApiResult<GenerationJob> responses_job(const GatewayContext& context, std::string_view body) {
+  auto call = parse_responses(body, context.parse);
+  if (!call) return tl::unexpected(std::move(call).error());
+  return build_responses_job(context, std::move(*call));
+}
+
 using JobBuilder = ApiResult<GenerationJob> (*)(const GatewayContext&, std::string_view);
 
-Task<void> generate(GatewayContext& context, Exchange& exchange, JobBuilder build) {
+// A job, or why there is none.
+ApiResult<GenerationJob> make_job(GatewayContext& context, std::string_view body,
+                                  JobBuilder build) {
   if (context.draining) {  // before the work of tokenizing
     context.telemetry.on_rejected("unavailable");
-    co_await exchange.respond(
-        to_response(to_api_error({ErrorCode::kUnavailable, "the server is shutting down", 0})));
-    co_return;
+    return tl::unexpected(
+        to_api_error({ErrorCode::kUnavailable, "the server is shutting down", 0}));
   }
-  auto job = build(context, std::exchange(exchange.request().body, {}));
+  auto job = build(context, body);
+  if (!job) context.telemetry.on_rejected("bad_request");
+  return job;
+}
+
+Task<void> generate(GatewayContext& context, Exchange& exchange, JobBuilder build) {
+  auto job = make_job(context, exchange.request().body, build);
+  exchange.request().body = std::string();  // the job has what it needs; the text may be large
   if (!job) {
-    context.telemetry.on_rejected("bad_request");
-    co_await exchange.respond(to_response(job.error()));
+    const HttpResponse response = to_response(job.error());
+    co_await exchange.respond(response);
     co_return;
   }
   GenerationRun run(context, exchange, std::move(*job));
@@ -52,6 +66,7 @@ void add_generation_routes(Router& router, GatewayContext& context) {
   };
   add("/chat/completions", chat_job);
   add("/completions", completion_job);
+  add("/responses", responses_job);
 }
 
 }  // namespace sluice

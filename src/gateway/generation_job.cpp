@@ -164,6 +164,13 @@ ApiResult<GenerationJob> build_chat_job(const GatewayContext& context, ChatCall 
   return job;
 }
 
+ApiResult<GenerationJob> build_responses_job(const GatewayContext& context, ResponsesCall call) {
+  auto format = make_responses_format(format_options(context, call.generation), call);
+  auto job = build_chat_job(context, {std::move(call.generation), std::move(call.chat)});
+  if (job) job->format = std::move(format);
+  return job;
+}
+
 ApiResult<GenerationJob> build_completion_job(const GatewayContext& context, CompletionCall call) {
   GenerationCall& generation = call.generation;
   if (!call.json_schema.empty()) {

@@ -24,6 +24,8 @@ struct GenerationJob {
 };
 
 [[nodiscard]] ApiResult<GenerationJob> build_chat_job(const GatewayContext& context, ChatCall call);
+[[nodiscard]] ApiResult<GenerationJob> build_responses_job(const GatewayContext& context,
+                                                           ResponsesCall call);
 [[nodiscard]] ApiResult<GenerationJob> build_completion_job(const GatewayContext& context,
                                                             CompletionCall call);
 

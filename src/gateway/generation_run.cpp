@@ -28,11 +28,22 @@ GenerationRun::GenerationRun(GatewayContext& context, Exchange& exchange, Genera
       mailbox_(exchange.executor(),
                static_cast<std::size_t>(context.options.limits.max_unsent_tokens) *
                    std::max<std::size_t>(1, job_.choices.size())),
-      progress_(job_.choices.size()) {}
+      progress_(job_.choices.size()) {
+  context_.runs[exchange_.thread_index()].insert(this);
+}
 
 GenerationRun::~GenerationRun() {
+  context_.runs[exchange_.thread_index()].erase(this);
   cancel_all();
   context_.active.fetch_sub(counted_);
+}
+
+void GenerationRun::stop() {
+  if (!error_) {
+    error_ = to_api_error({ErrorCode::kUnavailable, "the server is shutting down", 0});
+  }
+  cancel_all();
+  mailbox_.close();
 }
 
 std::optional<ApiError> GenerationRun::submit_all() {
@@ -69,7 +80,8 @@ Task<void> GenerationRun::run() {
   if (auto refused = submit_all()) {
     context_.telemetry.on_rejected(rejection_reason(refused->status));
     cancel_all();
-    co_await exchange_.respond(to_response(*refused));
+    const HttpResponse response = to_response(*refused);
+    co_await exchange_.respond(response);
     co_return;
   }
   // The client's end ends the work at once, wherever the coroutine stands.
@@ -85,7 +97,7 @@ Task<void> GenerationRun::run() {
   if (progress_.front().submitted) {
     // Nothing is written before the cluster's first word: it may be a refusal.
     co_await mailbox_.take(events_);
-    if (exchange_.gone() || events_.empty()) co_return;
+    if (abandoned()) co_return;
   }
   if (!job_.stream) {
     co_await answer_whole();
@@ -97,7 +109,8 @@ Task<void> GenerationRun::run() {
   apply(events_);
   if (error_) {
     cancel_all();
-    co_await exchange_.respond(to_response(*error_));
+    const HttpResponse response = to_response(*error_);
+    co_await exchange_.respond(response);
     co_return;
   }
   co_await answer_stream();
@@ -120,7 +133,7 @@ Task<void> GenerationRun::answer_stream() {
     if (!co_await exchange_.write(out_)) co_return;
     out_.clear();
     co_await mailbox_.take(events_);
-    if (exchange_.gone() || events_.empty()) co_return;
+    if (abandoned()) co_return;
     apply(events_);
   }
   if (error_) {
@@ -140,16 +153,17 @@ Task<void> GenerationRun::answer_whole() {
     apply(events_);
     if (error_ || all_finished()) break;
     co_await mailbox_.take(events_);
-    if (exchange_.gone() || events_.empty()) co_return;
+    if (abandoned()) co_return;
   }
   if (error_) {
     cancel_all();
-    co_await exchange_.respond(to_response(*error_));
+    const HttpResponse response = to_response(*error_);
+    co_await exchange_.respond(response);
     co_return;
   }
   HttpResponse response;
   response.body = job_.format->whole(job_.choices, usage());
-  co_await exchange_.respond(std::move(response));
+  co_await exchange_.respond(response);
 }
 
 void GenerationRun::apply(const std::vector<TokenEvent>& events) {
@@ -227,6 +241,11 @@ void GenerationRun::cancel_all() {
     context_.serving->cancel(progress_[i].id);
     end(i, FinishReason::kCancelled);
   }
+}
+
+// Woken without an event, and not to tell the client of an error.
+bool GenerationRun::abandoned() const {
+  return exchange_.gone() || (events_.empty() && !error_);
 }
 
 bool GenerationRun::all_finished() const {

@@ -25,6 +25,8 @@ class GenerationRun final {
   GenerationRun& operator=(const GenerationRun&) = delete;
 
   [[nodiscard]] Task<void> run();
+  // The gateway stops: the client is told so, and what runs is cancelled.
+  void stop();
 
  private:
   struct Progress {
@@ -46,6 +48,7 @@ class GenerationRun final {
   void note_times(Progress& progress, const TokenEvent& event);
   void end(std::size_t index, FinishReason reason);
   void cancel_all();
+  [[nodiscard]] bool abandoned() const;
   [[nodiscard]] bool all_finished() const;
   [[nodiscard]] Usage usage() const;
   [[nodiscard]] Task<void> answer_stream();

@@ -25,6 +25,7 @@ void read_sampling(FieldReader& fields, SamplingParams& s) {
   assign(s.temperature, fields.number("temperature", 0, 2));
   assign(s.top_k, fields.integer("top_k", -1, kMaxInt32));
   assign(s.top_p, fields.number("top_p", 0, 1));
+  if (s.top_p <= 0) s.top_p = 1e-6F;  // the best token only
   assign(s.min_p, fields.number("min_p", 0, 1));
   assign(s.typical_p, fields.number("typical_p", 0, 1));
   assign(s.presence_penalty, fields.number("presence_penalty", -2, 2));
@@ -231,6 +232,7 @@ void read_response_format(FieldReader& fields, const ParseContext& context,
   } else if (*type == "json_schema") {
     // Chat completions wrap the schema; Responses put it beside the type.
     const Json* wrapper = inner.object("json_schema");
+    if (!wrapper && !inner.find("schema")) inner.fail("json_schema", "is missing");
     FieldReader schema(wrapper ? *wrapper : *format, inner.name(wrapper ? "json_schema." : ""));
     json_schema = read_schema(schema, context, "schema");
     if (json_schema.empty()) schema.fail("schema", "is missing");

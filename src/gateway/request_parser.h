@@ -47,6 +47,22 @@ struct ChatCall {
   ChatRequest chat;
 };
 
+// What a response repeats of its request.
+struct ResponsesEcho {
+  std::optional<std::string> instructions;
+  std::optional<std::int32_t> max_output_tokens;
+  std::string tools_json;
+  std::string tool_choice_json;
+  std::string metadata_json;
+  std::string format_json;
+};
+
+struct ResponsesCall {
+  GenerationCall generation;
+  ChatRequest chat;
+  ResponsesEcho echo;
+};
+
 using Prompt = std::variant<std::string, std::vector<Token>>;
 
 struct CompletionCall {
@@ -68,8 +84,8 @@ struct TokenizeCall {
 [[nodiscard]] ApiResult<CompletionCall> parse_completion(std::string_view body,
                                                          const ParseContext& context);
 // OpenAI's Responses, as far as it can be said as a chat.
-[[nodiscard]] ApiResult<ChatCall> parse_responses(std::string_view body,
-                                                  const ParseContext& context);
+[[nodiscard]] ApiResult<ResponsesCall> parse_responses(std::string_view body,
+                                                       const ParseContext& context);
 [[nodiscard]] ApiResult<TokenizeCall> parse_tokenize(std::string_view body,
                                                      const ParseContext& context);
 [[nodiscard]] ApiResult<std::vector<Token>> parse_detokenize(std::string_view body,

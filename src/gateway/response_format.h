@@ -13,6 +13,7 @@
 #include "gateway/api_error.h"
 #include "gateway/choice.h"
 #include "gateway/json_writer.h"
+#include "gateway/request_parser.h"
 
 namespace sluice {
 
@@ -41,6 +42,8 @@ class ResponseFormat {
 
 [[nodiscard]] std::unique_ptr<ResponseFormat> make_chat_format(FormatOptions options);
 [[nodiscard]] std::unique_ptr<ResponseFormat> make_completion_format(FormatOptions options);
+[[nodiscard]] std::unique_ptr<ResponseFormat> make_responses_format(FormatOptions options,
+                                                                    const ResponsesCall& call);
 
 // Shared by the dialects.
 [[nodiscard]] std::string make_id(std::string_view prefix);

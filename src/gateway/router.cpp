@@ -117,7 +117,7 @@ Task<void> Router::handle(Exchange& exchange) const {
     error.code = "not_found";
     response = to_response(error);
   }
-  co_await exchange.respond(std::move(response));
+  co_await exchange.respond(response);
 }
 
 }  // namespace sluice

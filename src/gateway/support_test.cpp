@@ -309,7 +309,7 @@ Response Client::read() {
     buffer_.erase(0, size);
     return response;
   }
-  if (response.headers["transfer-encoding"] != "chunked") {
+  if (!response.headers.contains("transfer-encoding")) {
     while (fill()) {
     }
     response.body = std::exchange(buffer_, {});

@@ -145,7 +145,8 @@ void add_text_routes(Router& router, GatewayContext& context) {
   using Answer = HttpResponse (*)(const GatewayContext&, const HttpRequest&);
   const auto add = [&](const char* method, const char* path, Answer answer) {
     const RouteHandler handler = [&context, answer](Exchange& exchange) -> Task<void> {
-      co_await exchange.respond(answer(context, exchange.request()));
+      const HttpResponse response = answer(context, exchange.request());
+      co_await exchange.respond(response);
     };
     router.add({method, path, handler});
     router.add({method, std::string("/v1") + path, handler});
