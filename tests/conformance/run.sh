@@ -10,6 +10,7 @@
 #   CONFORMANCE_GGUF the model served       models/SmolLM2-135M-Instruct.Q4_1.gguf
 #   SLUICE_SHARED    schema, small model    ../shared
 #   LLAMA_SOURCE     llama.cpp's source     build/deps/llama-* (made by tools/llama.sh)
+#   SLUICE_ARGS      more flags for `sluice serve`, such as --threads 1
 #   EXAMPLES         schemathesis' examples an operation    6
 #   LLAMA_TESTS      files below unit/, for the part llama
 set -euo pipefail
@@ -47,7 +48,7 @@ serve() {
   [[ -n ${SLUICE_URL:-} ]] && return
   local port
   port=$(free_port)
-  "$SLUICE_BIN" serve "$gguf" --host 127.0.0.1 --port "$port" --context 2048 \
+  "$SLUICE_BIN" serve "$gguf" --host 127.0.0.1 --port "$port" --context 2048 ${SLUICE_ARGS:-} \
     >"$logs/server.log" 2>&1 </dev/null &
   server_pid=$!
   SLUICE_URL=http://127.0.0.1:$port
