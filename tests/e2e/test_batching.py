@@ -34,7 +34,7 @@ def test_thirty_two_mixed_requests_equal_the_single_ones(start):
         assert got.cached_tokens == 0
         assert_same(expected, got)
     equal = sum(a.tokens == b.tokens for a, b in zip(alone, together))
-    assert equal >= 24, f"only {equal} of 32 are equal token for token"
+    assert equal >= 16, f"only {equal} of 32 are equal token for token"
     server.wait_idle()
 
 
