@@ -41,8 +41,13 @@ void GlobalScheduler::on_report(LoadReport report, TimePoint now) {
   const Incarnation incarnation = report.incarnation;
   const std::vector<RequestId> seen = std::move(report.seen);
   switch (table_.update(std::move(report), now)) {
-    case ReportOutcome::kOld:
     case ReportOutcome::kInvalid: return;
+    case ReportOutcome::kOld: {
+      // Overtaken by a later one, which counted these requests already.
+      const LoadRow* row = table_.find(instance);
+      if (row == nullptr || row->incarnation != incarnation) return;
+      break;
+    }
     case ReportOutcome::kRestarted:
       ledger_.forget(instance);
       CHECK_GT(incarnation.value, 0U);

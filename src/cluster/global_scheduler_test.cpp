@@ -113,6 +113,24 @@ TEST(GlobalScheduler, TheLedgerEndsWithTheReportThatSawTheRequest) {
   EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 0);
 }
 
+TEST(GlobalScheduler, AReportThatWasOvertakenStillConfirms) {
+  World w;
+  w.report(1);
+  w.submit(7);
+  LoadReport late = idle_report(1, 2);
+  late.seen = {RequestId{7}};
+  w.sequence[1] = 2;
+  w.report(1);
+  EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 1);
+  w.scheduler.on_report(late, w.now);
+  EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 0);
+  w.submit(8);
+  late.seen = {RequestId{8}};
+  late.incarnation = Incarnation{0};  // of another life
+  w.scheduler.on_report(late, w.now);
+  EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 1);
+}
+
 TEST(GlobalScheduler, QueuesInOrderUntilThereIsRoom) {
   World w;
   for (std::uint64_t id = 1; id <= 5; ++id) w.submit(id);  // nobody is known yet

@@ -28,7 +28,9 @@ namespace sluice {
 struct LocalClusterOptions {
   GlobalSchedulerOptions scheduler;
   std::string policy = "forecast";  // one of policy_names()
-  PlacementLimits placement;
+  // In one process the end of an instance is always heard of; silence only means a
+  // long step, which must not make it ineligible.
+  PlacementLimits placement{.max_report_age = std::chrono::minutes(2)};
   std::uint64_t seed = 1;             // of the policy's tie-breaks
   std::size_t inbox_capacity = 4096;  // requests that a loop has not looked at yet
   Duration snapshot_interval = std::chrono::milliseconds(100);

@@ -117,18 +117,19 @@ void place_at(const LoadRow& row, PlacementOutcome outcome, Decision& decision) 
 
 void order_candidates(Decision& decision) {
   auto& all = decision.candidates;
-  // The chosen one first among equals, so that it is not what is cut off.
-  const auto rank = [&](const Candidate& c) {
-    return decision.placement && c.instance == decision.placement->instance ? 0 : 1;
-  };
-  std::stable_sort(all.begin(), all.end(), [&](const Candidate& a, const Candidate& b) {
-    return rank(a) < rank(b) || (rank(a) == rank(b) && a.instance < b.instance);
-  });
+  const auto by_id = [](const Candidate& a, const Candidate& b) { return a.instance < b.instance; };
+  std::sort(all.begin(), all.end(), by_id);
   const auto same = [](const Candidate& a, const Candidate& b) { return a.instance == b.instance; };
   all.erase(std::unique(all.begin(), all.end(), same), all.end());
-  if (all.size() > kMaxCandidates) all.resize(kMaxCandidates);
-  std::sort(all.begin(), all.end(),
-            [](const Candidate& a, const Candidate& b) { return a.instance < b.instance; });
+  if (all.size() <= kMaxCandidates) return;
+  // What is cut off is not the chosen one.
+  const auto chosen = std::find_if(all.begin(), all.end(), [&](const Candidate& c) {
+    return decision.placement && c.instance == decision.placement->instance;
+  });
+  if (chosen != all.end() && chosen - all.begin() >= static_cast<std::ptrdiff_t>(kMaxCandidates)) {
+    std::iter_swap(chosen, all.begin() + kMaxCandidates - 1);
+  }
+  all.resize(kMaxCandidates);
 }
 
 }  // namespace sluice

@@ -180,6 +180,8 @@ class ForecastPolicy final : public PlacementPolicy {
 
   [[nodiscard]] Decision place(const PlacementQuery& query, const LoadTable& loads) override {
     Decision decision = new_decision(query, name());
+    decision.candidates.reserve(
+        std::min(loads.rows().size(), 2 * static_cast<std::size_t>(limits_.max_judged) + 8));
     if (never_fits(query, loads, decision)) return decision;
     double room_in_s = std::numeric_limits<double>::infinity();
     for (const bool relaxed : {false, true}) {

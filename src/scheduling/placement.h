@@ -95,8 +95,8 @@ struct PlacementLimits {
   std::int32_t max_waiting = 64;                 // requests that may wait at one instance
   std::int32_t relaxed_waiting = 2;              // in the forecast's relaxed pass
   double near_tie = 0.05;                        // costs this close are a tie
-  std::int32_t max_judged = 12;                  // instances looked at closely, of more than 64
-  std::int32_t max_visits = 256;                 // nodes of the index looked at, in a pass
+  std::int32_t max_judged = 8;                   // instances looked at closely, of more than 64
+  std::int32_t max_visits = 128;                 // nodes of the index looked at, in a pass
 };
 
 // "Condition, then cost": eligible are instances whose report is fresh, whose
