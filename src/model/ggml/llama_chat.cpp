@@ -247,7 +247,42 @@ class LlamaChat final : public ChatTemplate {
     const bool tools = calls_tools(inputs);
     if (!knows_tools_) return apply_plain_messages(request, std::move(inputs));
     if (!tools && plain_) return apply_plain(request, std::move(inputs));
-    return finish(request, common_chat_templates_apply(templates_.get(), inputs));
+    common_chat_params params = common_chat_templates_apply(templates_.get(), inputs);
+    const std::string call = grammar_of_a_call(templates_.get(), std::move(inputs), params.grammar);
+    return finish(request, std::move(params), call);
+  }
+
+  // For a call that must come, llama-common's grammar lets the model talk before it, without an
+  // end if it likes. Its grammar of calls that may come starts where a call does; the same start
+  // for this one makes the answer a call from the first token on. Empty: no call must come, or
+  // the format has no such rule.
+  static std::string grammar_of_a_call(const common_chat_templates* templates,
+                                       common_chat_templates_inputs inputs,
+                                       const std::string& required) {
+    if (inputs.tools.empty() || inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_REQUIRED) return {};
+    inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_AUTO;
+    const common_chat_params lazy = common_chat_templates_apply(templates, inputs);
+    if (!lazy.grammar_lazy) return {};
+    std::string start = rule_body(lazy.grammar, "root");
+    const bool one_call = !inputs.parallel_tool_calls && !rule_body(required, "tool-call").empty();
+    if (one_call) start = "tool-call";
+    if (rule_body(required, start).empty()) return {};
+    const std::string head = "root ::= ";
+    std::string grammar = "\n" + required;
+    const std::size_t at = grammar.find("\n" + head);
+    if (at == std::string::npos) return {};
+    grammar.replace(at + 1, grammar.find('\n', at + 1) - at - 1, head + start);
+    return grammar.substr(1);
+  }
+
+  // What stands right of ::= in a grammar as llama-common writes it, a rule a line; empty: no rule.
+  static std::string rule_body(const std::string& grammar, const std::string& name) {
+    const std::string text = "\n" + grammar;
+    const std::string head = "\n" + name + " ::= ";
+    const std::size_t at = text.find(head);
+    if (at == std::string::npos) return {};
+    const std::size_t begin = at + head.size();
+    return text.substr(begin, text.find('\n', begin) - begin);
   }
 
   // For a template that knows no tools: they go into the text.
@@ -263,7 +298,9 @@ class LlamaChat final : public ChatTemplate {
     inputs.json_schema.clear();
     common_chat_params params = common_chat_templates_apply(tool_format_.get(), format);
     params.prompt = common_chat_templates_apply(templates_.get(), inputs).prompt;
-    return finish(request, std::move(params));
+    const std::string call =
+        grammar_of_a_call(tool_format_.get(), std::move(format), params.grammar);
+    return finish(request, std::move(params), call);
   }
 
   // No tools, and output that is text: the schema is all that there is to add.
@@ -280,13 +317,17 @@ class LlamaChat final : public ChatTemplate {
     return prompt;
   }
 
-  Result<ChatPrompt> finish(const ChatRequest& request, common_chat_params params) const {
+  // `call`: the grammar of an answer that is a tool call, if it must be one.
+  Result<ChatPrompt> finish(const ChatRequest& request, common_chat_params params,
+                            const std::string& call = {}) const {
     ChatPrompt prompt;
     prompt.parser_spec = write_parser_spec(params);
     prompt.text = std::move(params.prompt);
     prompt.extra_stops = std::move(params.additional_stops);
     if (!request.grammar.empty()) {
       prompt.grammar.gbnf = request.grammar;
+    } else if (!call.empty()) {
+      prompt.grammar.gbnf = call;
     } else if (!params.grammar.empty()) {
       set_grammar(params, prompt.grammar);
     }

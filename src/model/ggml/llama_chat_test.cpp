@@ -372,6 +372,11 @@ TEST(LlamaChat, ToolsForATemplateThatKnowsNone) {
   EXPECT_FALSE(required->grammar.lazy);
   EXPECT_TRUE(grammar_takes(required->grammar, call));
   EXPECT_FALSE(grammar_takes(required->grammar, "It is sunny."));
+  // A small model would talk until its limit: the first token belongs to the call already.
+  EXPECT_FALSE(grammar_takes(required->grammar, "It is sunny. " + call));
+  EXPECT_FALSE(grammar_takes(required->grammar, ""));
+  EXPECT_FALSE(grammar_takes(required->grammar, call + "\n" + call));
+  EXPECT_EQ(parse(model.chat(), *required, call, 3).message.tool_calls.size(), 1U);
 
   request.forced_tool = "noop";
   const auto forced = model.chat().apply(request);
