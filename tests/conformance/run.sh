@@ -44,11 +44,18 @@ need() { [[ -e $1 ]] || { echo "$2: skipped, there is no $1"; return 1; }; }
 
 free_port() { "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
+own_flags=
+
+# serve FLAG...: a server with these flags, unless the user has one or ours runs with them already.
 serve() {
-  [[ -n ${SLUICE_URL:-} ]] && return
+  if [[ -n ${SLUICE_URL:-} ]]; then
+    [[ -z $server_pid || $own_flags == "$*" ]] && return
+    finish
+  fi
+  own_flags="$*"
   local port
   port=$(free_port)
-  "$SLUICE_BIN" serve "$gguf" --host 127.0.0.1 --port "$port" --context 2048 ${SLUICE_ARGS:-} \
+  "$SLUICE_BIN" serve "$gguf" --host 127.0.0.1 --port "$port" --context 2048 ${SLUICE_ARGS:-} "$@" \
     >"$logs/server.log" 2>&1 </dev/null &
   server_pid=$!
   SLUICE_URL=http://127.0.0.1:$port
@@ -75,11 +82,14 @@ part_sdk() {
 part_schemathesis() {
   need "$shared/conformance/openai-subset.yaml" schemathesis || return 0
   venv schemathesis schemathesis==4.32.5 || return 1
-  serve
+  # The schema's examples name OpenAI's models. It documents no 4xx at all, so which code an error
+  # has is not checked; that an error is none of the server's, and that every 200 fits, is.
+  serve --any-model-name
   local log="$logs/schemathesis.log" status=0
   (cd "$venvs" && schemathesis/bin/st run "$shared/conformance/openai-subset.yaml" \
     --url "$SLUICE_URL/v1" --max-examples "${EXAMPLES:-6}" --phases examples,fuzzing \
-    --generation-deterministic --continue-on-failure --no-color --request-timeout 120) \
+    --generation-deterministic --continue-on-failure --no-color \
+    --exclude-checks status_code_conformance --request-timeout 120) \
     >"$log" 2>&1 || status=$?
   sed -n '/=== SUMMARY/,$p' "$log"
   [[ $status == 0 ]] || echo "see $log"

@@ -1,6 +1,7 @@
 """What /metrics, /debug and the probes say, and that it moves."""
 
 import json
+import threading
 import time
 
 import pytest
@@ -81,22 +82,22 @@ def test_gauges_rise_under_load_and_fall_after(start):
     server = start("--context", 1024, "--max-running", 2, "--kv-memory", "64MiB")
     model = server.model_id()
     seen = []
-    with server.client() as client:
-        def load(i):
-            return greedy(client, model, prompt(60, i), 120)
+    done = threading.Event()
 
-        def watch():
-            deadline = time.monotonic() + 120
-            while time.monotonic() < deadline:
-                sample = server.metrics()
-                if "vllm:num_requests_running" not in sample:
-                    continue  # an instance's gauges come with its first report
+    def watch():
+        while not done.wait(0.05):
+            sample = server.metrics()
+            if "vllm:num_requests_running" in sample:  # they come with the first report
                 seen.append(sample)
-                if len(seen) > 10 and seen[-1]["vllm:num_requests_running"] == 0:
-                    return
-                time.sleep(0.05)
 
-        in_parallel([watch, *(lambda i=i: load(i) for i in range(6))])
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with server.client() as client:
+            in_parallel([lambda i=i: greedy(client, model, prompt(60, i), 120) for i in range(6)])
+    finally:
+        done.set()
+        watcher.join()
     assert max(s["vllm:num_requests_running"] for s in seen) == 2
     assert max(s["vllm:num_requests_waiting"] for s in seen) >= 2
     assert 0 < max(s["vllm:kv_cache_usage_perc"] for s in seen) <= 1
