@@ -41,7 +41,7 @@ target_link_libraries(sluice_llama INTERFACE
   ${llama_build}/ggml/src/libggml-base.a
   Threads::Threads ${CMAKE_DL_LIBS})
 
-# Only a build that was handed in can have OpenMP: our own goes without.
+# Ours has OpenMP (tools/llama.sh says why); a build that was handed in may not.
 if(EXISTS ${llama_build}/CMakeCache.txt)
   file(STRINGS ${llama_build}/CMakeCache.txt llama_openmp REGEX "^GGML_OPENMP_ENABLED:.*=ON$")
   if(llama_openmp)

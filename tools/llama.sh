@@ -14,11 +14,12 @@ set -euo pipefail
 source_folder="${SLUICE_LLAMA_SOURCE:-}"
 if [[ "${1:-}" == --source ]]; then source_folder="$2"; fi
 
-# Own threads instead of OpenMP: sluice divides the cores among its engines. No OpenSSL, tools,
-# tests or pages: only libraries are wanted.
+# OpenMP, because its barriers sleep after a short spin: ggml's own pool spins for ever, and where
+# other processes want the cores too a step of 20 ms then takes seconds. No OpenSSL, tools, tests or
+# pages: only libraries are wanted.
 options=(
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DBUILD_SHARED_LIBS=OFF
-  -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_COMMON=ON
+  -DGGML_NATIVE=ON -DGGML_OPENMP=ON -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_COMMON=ON
   -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TOOLS=OFF
   -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF
 )
