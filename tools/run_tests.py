@@ -220,7 +220,8 @@ def lint():
 def fuzz():
     build("fuzz", "^fuzzers$")
     seeds = BUILD / "fuzz" / "seeds"
-    if not run(BUILD / "venv" / "bin" / "python", "tests/fuzz/make_seeds.py", seeds / "gguf_loader"):
+    python = BUILD / "venv" / "bin" / "python"
+    if not run(python, "tests/fuzz/make_seeds.py", seeds / "gguf_loader"):
         raise BuildFailed("no seeds")
     seconds = int(os.environ.get("SLUICE_FUZZ_SECONDS", "20"))
     total = Tally()

@@ -68,7 +68,8 @@ def line_of(text, position):
 
 
 def is_test(name):
-    return name.startswith("tests/") or bool(re.search(r"_(test|bench)[._]|/(fake|test)_\w+\.", name))
+    beside_the_code = re.search(r"_(test|bench)[._]|/(fake|test)_\w+\.", name)
+    return name.startswith("tests/") or bool(beside_the_code)
 
 
 def is_pure(name):
@@ -246,9 +247,10 @@ def is_built(root, name):
             subdir = rf"SUBDIRS[^)]*\b{inside.parts[0]}\b"
             globbed = len(inside.parts) == 1 or re.search(subdir, text)
             listed = re.search(rf"(?<![\w-]){re.escape(inside.name)}", text)
+            fuzzer = f"sluice_fuzzer({inside.stem} " in text
             of_a_loop = inside.stem.endswith("_test") and "}_test.cpp" in text and re.search(
                 rf"(?<!\w){inside.stem.removesuffix('_test')}(?!\w)", text)
-            return bool(("sluice_library(" in text and globbed) or listed or of_a_loop
+            return bool(("sluice_library(" in text and globbed) or listed or of_a_loop or fuzzer
                         or f"{inside.parent}/*.cpp" in text)
         if folder == root:
             return False

@@ -101,7 +101,8 @@ class Case:
         self.llama_extra: list[str] = options.llama_args.split()
 
     def label(self) -> str:
-        return f"{Path(self.model).stem} {self.workload} system={self.system_tokens} x{self.streams}"
+        return (f"{Path(self.model).stem} {self.workload} system={self.system_tokens} "
+                f"x{self.streams}")
 
     def server(self, name: str, extra: list[str]) -> Server:
         o = self.options

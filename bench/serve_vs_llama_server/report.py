@@ -116,5 +116,6 @@ def markdown(cases: list[dict]) -> str:
             lines.append("| " + " | ".join(head + _numbers(ours, theirs)) + " |")
         elif theirs:
             rate = spread([r.output_tokens_per_s for r in theirs])
-            lines.append("| " + " | ".join(head + [f"llama-server only: {rate}"] + ["-"] * 6) + " |")
+            cells = head + [f"llama-server only: {rate}"] + ["-"] * 6
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

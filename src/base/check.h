@@ -26,7 +26,8 @@ auto printable(const T& value) {
 template <class A, class B>
 [[noreturn]] void check_op_failed(const char* file, int line, const char* expression, const A& a,
                                   const B& b) {
-  check_failed(file, line, expression, fmt::format("left {}, right {}", printable(a), printable(b)));
+  check_failed(file, line, expression,
+               fmt::format("left {}, right {}", printable(a), printable(b)));
 }
 
 }  // namespace sluice::internal

@@ -99,7 +99,10 @@ TEST(Grammar, Table) {
       {R"(root ::= "a"{0,0} "b")", {"b"}, {"ab"}},
       {R"(root ::= ("a" | "b"){2} "c")", {"aac", "abc", "bbc"}, {"ac", "aabc"}},
       {R"(root ::= ("a" | "b")+?)", {"", "a", "ba"}, {"c"}},
-      {"root ::= a b # comment\na ::= \"x\" # one\n\nb ::= (\n \"y\" |\n \"z\"\n)\n", {"xy", "xz"}, {"x"}},
+      {"root ::= a b # comment\na ::= \"x\" # one\n\n"
+       "b ::= (\n \"y\" |\n \"z\"\n)\n",
+       {"xy", "xz"},
+       {"x"}},
       {R"(root ::= "\x41B\U00000043\t\"")", {"ABC\t\""}, {"ABC"}},
       {R"(root ::= [α-ω]+)", {"αβω", "λ"}, {"a", "αb", "Ω"}},
       {R"_(root ::= "(" root ")" | "")_", {"", "()", "((()))"}, {"(", "())"}},

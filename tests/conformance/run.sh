@@ -27,7 +27,9 @@ mkdir -p "$logs"
 server_pid=
 vllm_version=0.32.0
 
-finish() { if [[ -n $server_pid ]]; then kill "$server_pid" 2>/dev/null; wait "$server_pid"; fi || true; }
+finish() {
+  if [[ -n $server_pid ]]; then kill "$server_pid" 2>/dev/null; wait "$server_pid"; fi || true
+}
 trap finish EXIT
 
 # venv NAME PACKAGE...: makes it once. (set -e does not reach into a part: it is on the left of ||.)
@@ -42,7 +44,12 @@ venv() {
 
 need() { [[ -e $1 ]] || { echo "$2: skipped, there is no $1"; return 1; }; }
 
-free_port() { "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+free_port() {
+  "$python" -c 'import socket
+s = socket.socket()
+s.bind(("127.0.0.1", 0))
+print(s.getsockname()[1])'
+}
 
 own_flags=
 
@@ -109,7 +116,9 @@ part_comply() {
 }
 
 part_llama() {
-  local source=${LLAMA_SOURCE:-$(ls -d "$root"/build/deps/llama-*/tools/server/tests 2>/dev/null | head -1)}
+  local pinned
+  pinned=$(ls -d "$root"/build/deps/llama-*/tools/server/tests 2>/dev/null | head -1)
+  local source=${LLAMA_SOURCE:-$pinned}
   source=${source%/tools/server/tests}
   need "$source/tools/server/tests" llama || return 0
   need "$shared/models/stories260K.gguf" llama || return 0
@@ -147,7 +156,8 @@ vllm_tests() {
 }
 
 part_vllm() {
-  venv vllm openai==2.14.0 httpx pytest==8.4.2 pytest-asyncio==1.2.0 pytest-timeout==2.4.0 jsonschema \
+  venv vllm openai==2.14.0 httpx pytest==8.4.2 pytest-asyncio==1.2.0 pytest-timeout==2.4.0 \
+    jsonschema \
     regex requests || return 1
   vllm_tests || { echo "vllm: skipped, its tests could not be had"; return 0; }
   serve
@@ -156,7 +166,8 @@ part_vllm() {
     local log="$logs/vllm-$(basename "$file" .py).log"
     (cd "$venvs/vllm-source" && EXT_URL=$SLUICE_URL EXT_MODEL=$(model_name) \
       PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$here:." "$venvs/vllm/bin/python" -m pytest -q \
-      -p vllm_plugin -p no:cacheprovider --confcutdir=tests/entrypoints --rootdir . -o asyncio_mode=auto \
+      -p vllm_plugin -p no:cacheprovider --confcutdir=tests/entrypoints --rootdir . \
+      -o asyncio_mode=auto \
       --timeout 120 -rfE "$tests/$file") >"$log" 2>&1 || status=$?
     grep -E '^(FAILED|ERROR)' "$log" | cut -c1-200 || true
     echo "vllm $file: $(tail -n 1 "$log")"

@@ -118,7 +118,8 @@ def chat_several_choices(api):
 def chat_stop(api):
     whole = api.chat().choices[0].message.content
     answer = api.chat(stop=whole[4:6]).choices[0]
-    assert answer.finish_reason == "stop" and answer.message.content == whole[:whole.index(whole[4:6])]
+    assert answer.finish_reason == "stop"
+    assert answer.message.content == whole[:whole.index(whole[4:6])]
 
 
 @check

@@ -74,7 +74,8 @@ def test_parameters_out_of_range(server, model, path, change, word):
     ({"messages": [{"content": "hi"}]}, "role"),
     ({"messages": [{"role": "user"}]}, "content"),
     ({"messages": [{"role": "user", "content": 7}]}, "content"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+    ({"messages": [{"role": "user",
+                    "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
      "image_url"),
     ({"top_logprobs": 1000, "logprobs": True}, "top_logprobs"),
     ({"top_logprobs": -1, "logprobs": True}, "top_logprobs"),
@@ -89,7 +90,8 @@ def test_parameters_out_of_range(server, model, path, change, word):
     ({"tools": "hammer"}, "tools"),
     ({"tools": [{"type": "function"}]}, "function"),
     ({"tool_choice": {"type": "function", "function": {"name": "absent"}},
-      "tools": [{"type": "function", "function": {"name": "present", "parameters": {}}}]}, "absent"),
+      "tools": [{"type": "function", "function": {"name": "present", "parameters": {}}}]},
+     "absent"),
     ({"tool_choice": "required"}, "tool"),
     ({"stream_options": {"include_usage": True}}, "stream"),
 ])
@@ -163,7 +165,8 @@ def test_routes_and_methods(server, method, path, expected):
 
 
 def test_a_huge_body_is_413_before_it_is_read(server):
-    answer = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
+    answer = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+                        b"Content-Type: application/json"
                         b"\r\nContent-Length: 10000000000\r\n\r\n{")
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.split()[1] == b"413"
