@@ -32,10 +32,10 @@ template <class A, class B>
 
 }  // namespace sluice::internal
 
-#define CHECK(condition)                                                          \
-  do {                                                                            \
-    if (!(condition)) [[unlikely]]                                                \
-      ::sluice::internal::check_failed(__FILE__, __LINE__, #condition, {});       \
+#define CHECK(condition)                                                    \
+  do {                                                                      \
+    if (!(condition)) [[unlikely]]                                          \
+      ::sluice::internal::check_failed(__FILE__, __LINE__, #condition, {}); \
   } while (false)
 
 #define SLUICE_CHECK_OP(a, op, b)                                                          \

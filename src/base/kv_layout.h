@@ -27,7 +27,7 @@ enum class KvType : std::uint8_t { kF16 };
 struct KvLayout {
   std::int32_t num_layers = 0;
   std::int32_t num_kv_heads = 0;
-  std::int32_t head_dim_k = 0;    // elements of one K row of one head
+  std::int32_t head_dim_k = 0;  // elements of one K row of one head
   std::int32_t head_dim_v = 0;
   std::int32_t block_tokens = 16;
   KvType type = KvType::kF16;

@@ -16,14 +16,14 @@
 namespace sluice {
 
 struct ChatRequest {
-  std::string messages_json;          // OpenAI's `messages`
-  std::string tools_json;             // OpenAI's `tools`; empty: none
-  std::string tool_choice = "auto";   // auto | required | none
-  std::string forced_tool;            // the function that must be called; empty: any
+  std::string messages_json;         // OpenAI's `messages`
+  std::string tools_json;            // OpenAI's `tools`; empty: none
+  std::string tool_choice = "auto";  // auto | required | none
+  std::string forced_tool;           // the function that must be called; empty: any
   bool parallel_tool_calls = false;
-  std::string json_schema;            // the answer must match it; empty: free text
-  std::string grammar;                // GBNF; empty: none
-  std::string template_kwargs_json;   // extra variables of the template; empty: none
+  std::string json_schema;           // the answer must match it; empty: free text
+  std::string grammar;               // GBNF; empty: none
+  std::string template_kwargs_json;  // extra variables of the template; empty: none
   bool add_generation_prompt = true;
   bool enable_thinking = true;
 };
@@ -31,7 +31,7 @@ struct ChatRequest {
 struct ToolCall {
   std::string id;
   std::string name;
-  std::string arguments;              // JSON text as the model wrote it
+  std::string arguments;  // JSON text as the model wrote it
 };
 
 struct ChatMessage {
@@ -45,8 +45,8 @@ struct ChatDelta {
   std::string content;
   std::string reasoning;
   struct ToolDelta {
-    std::int32_t index = 0;           // which tool call
-    ToolCall call;                    // id and name with the first piece only
+    std::int32_t index = 0;  // which tool call
+    ToolCall call;           // id and name with the first piece only
   };
   std::vector<ToolDelta> tool_calls;
 };
@@ -63,11 +63,11 @@ class ChatParser {
 };
 
 struct ChatPrompt {
-  std::string text;                        // to be tokenized with parse_special
+  std::string text;  // to be tokenized with parse_special
   GrammarSpec grammar;
-  std::vector<std::string> extra_stops;    // strings that end the model's turn
-  bool keep_special = false;               // the parser needs the special tokens' text
-  std::string parser_spec;                 // opaque; for make_parser()
+  std::vector<std::string> extra_stops;  // strings that end the model's turn
+  bool keep_special = false;             // the parser needs the special tokens' text
+  std::string parser_spec;               // opaque; for make_parser()
 };
 
 class ChatTemplate {

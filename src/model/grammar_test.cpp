@@ -110,7 +110,9 @@ TEST(Grammar, Table) {
       // Rules that may be empty, repeated: stacks must not grow for ever.
       {R"(root ::= ("a"? "b"?)+ "c")", {"c", "abc", "bbac"}, {"ab", ""}},
       {R"(root ::= (e e)* "x"
-e ::= | "y")", {"x", "yyyx"}, {"y"}},
+e ::= | "y")",
+       {"x", "yyyx"},
+       {"y"}},
       {kJson,
        {"{}", R"({"a":1})", R"({"a": [1, -2.5e3, "x\n", {"b": null}], "c":"é"})"},
        {"", "{", "[]", R"({"a"})", R"({"a":01x})", "{\"\x01\":1}"}},

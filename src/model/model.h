@@ -20,17 +20,17 @@
 namespace sluice {
 
 struct ModelOptions {
-  std::string path;                                // a .gguf file
-  bool repack = true;                              // use faster weight layouts where ggml has them
-  bool vocabulary_only = false;                    // no weights: a gateway, `sluice tokenize`
-  std::function<void(double)> on_progress;         // 0..1 while loading; may be empty
+  std::string path;                         // a .gguf file
+  bool repack = true;                       // use faster weight layouts where ggml has them
+  bool vocabulary_only = false;             // no weights: a gateway, `sluice tokenize`
+  std::function<void(double)> on_progress;  // 0..1 while loading; may be empty
 };
 
 struct RunnerOptions {
   std::int32_t num_threads = 1;
-  std::int32_t max_step_tokens = 512;              // most rows in one step
-  std::int32_t max_step_outputs = 256;             // most sampled rows in one step
-  std::int32_t max_context = 4096;                 // longest sequence, tokens
+  std::int32_t max_step_tokens = 512;   // most rows in one step
+  std::int32_t max_step_outputs = 256;  // most sampled rows in one step
+  std::int32_t max_context = 4096;      // longest sequence, tokens
 };
 
 class Model {

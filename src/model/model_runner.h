@@ -17,10 +17,10 @@ namespace sluice {
 // The part of one sequence that a step computes. KV of tokens [0, position) is
 // in `blocks`; the step writes that of [position, position + tokens.size()).
 struct StepRows {
-  std::span<const Token> tokens;       // not empty
+  std::span<const Token> tokens;  // not empty
   std::int32_t position = 0;
-  std::span<const BlockId> blocks;     // covers position + tokens.size() tokens
-  Sampler* sampler = nullptr;          // draws after the last token; null: no logits wanted
+  std::span<const BlockId> blocks;  // covers position + tokens.size() tokens
+  Sampler* sampler = nullptr;       // draws after the last token; null: no logits wanted
 };
 
 // Copies the first `num_tokens` tokens of a block, before the pass (a prefix
@@ -41,7 +41,7 @@ struct StepOutput {
   // One for each of StepInput::rows, in order; without a sampler it is empty
   // (token -1). A sampler's failure ends its own sequence only.
   std::vector<Result<SampledToken>> sampled;
-  Duration duration{};                 // of the whole step, as the device spent it
+  Duration duration{};  // of the whole step, as the device spent it
 };
 
 // One device's model. Owned and used by the engine's loop.

@@ -18,9 +18,9 @@ struct TokenLogprob {
 
 struct SampledToken {
   Token token = 0;
-  bool end_of_generation = false;   // the model says that it has finished
-  float logprob = 0.0F;             // of the raw distribution; only if asked for
-  std::vector<TokenLogprob> top;    // best first; only if asked for
+  bool end_of_generation = false;  // the model says that it has finished
+  float logprob = 0.0F;            // of the raw distribution; only if asked for
+  std::vector<TokenLogprob> top;   // best first; only if asked for
 };
 
 // One sequence's sampler: its penalties, grammar state and random stream. It

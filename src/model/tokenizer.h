@@ -12,8 +12,8 @@
 namespace sluice {
 
 struct TokenizeOptions {
-  bool add_special = true;      // the model's begin-of-sequence token and the like
-  bool parse_special = false;   // read "<|im_start|>" as one token
+  bool add_special = true;     // the model's begin-of-sequence token and the like
+  bool parse_special = false;  // read "<|im_start|>" as one token
 };
 
 class Tokenizer {

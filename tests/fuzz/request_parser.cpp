@@ -1,11 +1,12 @@
 // Any bytes as the body of a request: an answer or an error with a message, never anything else,
 // and what is let through is inside the limits. The first byte picks the endpoint.
+#include "gateway/request_parser.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 #include "base/check.h"
-#include "gateway/request_parser.h"
 
 namespace {
 
