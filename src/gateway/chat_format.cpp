@@ -150,7 +150,7 @@ class ChatFormat final : public ResponseFormat {
     } else {
       json.value(message.content);
     }
-    json.key("refusal").null();
+    json.key("refusal").null().key("annotations").begin_array().end_array();
     if (!message.reasoning.empty()) json.member("reasoning_content", message.reasoning);
     if (!message.tool_calls.empty()) {
       json.key("tool_calls").begin_array();

@@ -54,12 +54,13 @@ TEST(Chat, AnswersWhole) {
   bench.serving.set_script({.reply = "Hello", .cached_tokens = 3});
   const Response response = bench.post(kChat, chat_body());
   ASSERT_EQ(response.status, 200) << response.body;
-  EXPECT_EQ(masked(response.body),
-            R"({"id":"chatcmpl-ID","object":"chat.completion","created":0,"model":"fake",)"
-            R"("system_fingerprint":"b-sluice-0.1.0","choices":[{"index":0,"message":)"
-            R"({"role":"assistant","content":"Hello","refusal":null},"logprobs":null,)"
-            R"("finish_reason":"stop"}],"usage":{"prompt_tokens":18,"completion_tokens":6,)"
-            R"("total_tokens":24,"prompt_tokens_details":{"cached_tokens":3}}})");
+  EXPECT_EQ(
+      masked(response.body),
+      R"({"id":"chatcmpl-ID","object":"chat.completion","created":0,"model":"fake",)"
+      R"("system_fingerprint":"b-sluice-0.1.0","choices":[{"index":0,"message":)"
+      R"({"role":"assistant","content":"Hello","refusal":null,"annotations":[]},"logprobs":null,)"
+      R"("finish_reason":"stop"}],"usage":{"prompt_tokens":18,"completion_tokens":6,)"
+      R"("total_tokens":24,"prompt_tokens_details":{"cached_tokens":3}}})");
 }
 
 TEST(Chat, StreamsTheseBytes) {

@@ -147,6 +147,11 @@ void read_model(FieldReader& fields, const ParseContext& context) {
   fields.fail(std::move(error));
 }
 
+void require_model(FieldReader& fields, const ParseContext& context) {
+  if (context.accept_any_model || fields.find("model")) return;
+  fields.fail("model", fmt::format("is missing; this server has '{}'", context.model_id));
+}
+
 void read_generation(FieldReader& fields, const ParseContext& context, GenerationCall& call) {
   read_sampling(fields, call.sampling);
   read_logit_bias(fields, context, call.sampling);

@@ -6,8 +6,11 @@
 
 namespace sluice {
 
-// 404 for a model that is not here; a request without one means the one there is.
+// 404 for a model that is not here.
 void read_model(FieldReader& fields, const ParseContext& context);
+// OpenAI's API asks for one, though there is only one here. Checked last: what
+// else is wrong is more to the point.
+void require_model(FieldReader& fields, const ParseContext& context);
 
 // Sampling, lengths, stops, streaming.
 void read_generation(FieldReader& fields, const ParseContext& context, GenerationCall& call);

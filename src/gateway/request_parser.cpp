@@ -100,6 +100,7 @@ ApiResult<ChatCall> parse_chat(std::string_view body, const ParseContext& contex
     read_chat_logprobs(fields, context, call.generation.sampling);
     read_constraint(fields, context, call.chat.json_schema, call.chat.grammar);
     check_unused(fields);
+    require_model(fields, context);
   });
 }
 
@@ -115,6 +116,7 @@ ApiResult<CompletionCall> parse_completion(std::string_view body, const ParseCon
     call.echo = fields.boolean("echo").value_or(false);
     read_constraint(fields, context, call.json_schema, sampling.grammar.gbnf);
     check_unused(fields);
+    require_model(fields, context);
   });
 }
 

@@ -21,7 +21,7 @@ const ParseContext kContext{.limits = kLimits,
                             .vocabulary_size = 100};
 
 std::string chat(const std::string& more) {
-  return R"({"messages":[{"role":"user","content":"Hi"}])" + more + "}";
+  return R"({"model":"m","messages":[{"role":"user","content":"Hi"}])" + more + "}";
 }
 std::string text(const std::string& more) {
   return R"({"prompt":"Hi")" + more + "}";
@@ -208,6 +208,16 @@ TEST(RequestParser, BodiesThatAreNotObjects) {
   }
 }
 
+TEST(RequestParser, AModelIsAskedFor) {
+  const auto call = parse_completion(R"({"prompt":"x"})", kContext);
+  ASSERT_FALSE(call);
+  expect_bad(call.error(), {"", "model", "is missing; this server has 'm'"});
+  ParseContext any = kContext;
+  any.accept_any_model = true;
+  EXPECT_TRUE(parse_completion(R"({"prompt":"x"})", any));
+  EXPECT_TRUE(parse_completion(R"({"prompt":"x","model":"whatever"})", any));
+}
+
 TEST(RequestParser, NullMeansAbsent) {
   for (const char* key : {"temperature", "top_p", "n", "seed", "stop", "stream", "stream_options",
                           "logit_bias", "max_tokens", "max_completion_tokens", "tools",
@@ -218,14 +228,14 @@ TEST(RequestParser, NullMeansAbsent) {
 
 TEST(RequestParser, ReadsAllOfAChat) {
   const auto call = parse_chat(
-      chat(
-          R"(,"model":"alias","temperature":0.5,"top_p":0,"top_k":40,"min_p":0.1,"seed":-1,)"
-          R"("max_completion_tokens":9,"max_tokens":5,"stop":"x","n":2,"stream":true,)"
-          R"("stream_options":{"include_usage":true},"logprobs":true,"top_logprobs":4,)"
-          R"("logit_bias":{"7":-100},"repeat_penalty":1.1,"min_tokens":2,"ignore_eos":true,)"
-          R"("unknown":{"a":[1]},"tools":[{"type":"function","function":{"name":"f",)"
-          R"("parameters":{"b":1,"a":2}}}],"tool_choice":{"type":"function","function":{"name":"f"}},)"
-          R"("chat_template_kwargs":{"enable_thinking":false})"),
+      chat(R"(,"model":"alias","temperature":0.5,"top_p":0,"top_k":40,"min_p":0.1,"seed":-1,)"
+           R"("max_completion_tokens":9,"max_tokens":5,"stop":"x","n":2,"stream":true,)"
+           R"("stream_options":{"include_usage":true},"logprobs":true,"top_logprobs":4,)"
+           R"("logit_bias":{"7":-100},"repeat_penalty":1.1,"min_tokens":2,"ignore_eos":true,)"
+           R"("unknown":{"a":[1]},"tools":[{"type":"function","function":{"name":"f",)"
+           R"("parameters":{"b":1,"a":2}}}],)"
+           R"("tool_choice":{"type":"function","function":{"name":"f"}},)"
+           R"("chat_template_kwargs":{"enable_thinking":false})"),
       kContext);
   ASSERT_TRUE(call) << call.error().message;
   const GenerationCall& g = call->generation;
@@ -252,7 +262,7 @@ TEST(RequestParser, ReadsAllOfAChat) {
 
 TEST(RequestParser, ResponsesBecomeAChat) {
   const auto call = parse_responses(
-      R"({"input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]},)"
+      R"({"model":"m","input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]},)"
       R"({"type":"function_call","call_id":"c","name":"f","arguments":"{}"},)"
       R"({"type":"function_call_output","call_id":"c","output":"ok"}],"instructions":"Be brief",)"
       R"("max_output_tokens":9,"tools":[{"type":"function","name":"f","parameters":{}}],)"
@@ -270,7 +280,8 @@ TEST(RequestParser, ResponsesBecomeAChat) {
   EXPECT_EQ(Json::parse(call->chat.tools_json)[0]["function"]["name"], "f");
   for (const char* body :
        {R"({})", R"({"input":[]})", R"({"input":[7]})", R"({"input":[{"type":"item_reference"}]})",
-        R"({"input":"x","background":true})", R"({"input":"x","previous_response_id":"r"})"}) {
+        R"({"model":"m","input":"x","background":true})",
+        R"({"model":"m","input":"x","previous_response_id":"r"})"}) {
     EXPECT_FALSE(parse_responses(body, kContext)) << body;
   }
 }

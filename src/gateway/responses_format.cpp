@@ -1,6 +1,7 @@
 // OpenAI's Responses: one answer as a list of items, or as numbered events.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "gateway/response_format.h"
@@ -210,7 +211,13 @@ class ResponsesFormat final : public ResponseFormat {
   void write_response(JsonWriter& json, const char* status, const Usage* usage,
                       const ApiError* error) const {
     json.begin_object().member("id", id_).member("object", "response");
-    json.member("created_at", created_).member("status", status).member("background", false);
+    json.member("created_at", created_).key("completed_at");
+    if (std::string_view(status) == "completed") {
+      json.value(unix_time());
+    } else {
+      json.null();
+    }
+    json.member("status", status).member("background", false);
     json.key("error");
     if (error) {
       json.begin_object().member("code", "server_error").member("message", error->message);
@@ -259,6 +266,13 @@ class ResponsesFormat final : public ResponseFormat {
         .raw(echo_.tool_choice_json.empty() ? "\"auto\"" : echo_.tool_choice_json);
     json.key("tools").raw(echo_.tools_json.empty() ? "[]" : echo_.tools_json);
     json.member("top_p", sampling_.top_p).member("truncation", "disabled");
+    json.member("presence_penalty", sampling_.presence_penalty);
+    json.member("frequency_penalty", sampling_.frequency_penalty);
+    json.member("top_logprobs", std::max(0, sampling_.num_logprobs));
+    json.member("service_tier", "default");
+    for (const char* key : {"max_tool_calls", "safety_identifier", "prompt_cache_key"}) {
+      json.key(key).null();
+    }
   }
 
   const FormatOptions options_;

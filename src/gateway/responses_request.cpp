@@ -91,6 +91,20 @@ void read_format(FieldReader& fields, const ParseContext& context, ResponsesCall
   call.echo.format_json = dump_json(*format);
 }
 
+// With every member that a strict reader of responses asks for.
+std::string echoed_tools(const Json& tools) {
+  Json echoed = Json::array();
+  for (const Json& tool : tools) {
+    Json flat = tool.contains("function") ? tool["function"] : tool;
+    flat["type"] = "function";
+    for (const char* key : {"description", "parameters", "strict"}) {
+      if (!flat.contains(key)) flat[key] = nullptr;
+    }
+    echoed.push_back(std::move(flat));
+  }
+  return dump_json(echoed);
+}
+
 void refuse_unsupported(FieldReader& fields) {
   if (fields.find("previous_response_id")) {
     fields.fail("previous_response_id", "is not supported: responses are not stored");
@@ -135,14 +149,16 @@ void read_responses(FieldReader& fields, const ParseContext& context, ResponsesC
   }
   read_format(fields, context, call);
   check_unused(fields);
+  require_model(fields, context);
 
   call.echo.instructions = fields.string("instructions");
   call.echo.max_output_tokens = generation.max_tokens;
-  for (const auto& [key, target] :
-       {std::pair("tools", &call.echo.tools_json), std::pair("metadata", &call.echo.metadata_json),
-        std::pair("tool_choice", &call.echo.tool_choice_json)}) {
-    if (const Json* value = fields.find(key)) *target = dump_json(*value);
+  if (const Json* metadata = fields.find("metadata"))
+    call.echo.metadata_json = dump_json(*metadata);
+  if (const Json* choice = fields.find("tool_choice")) {
+    call.echo.tool_choice_json = dump_json(*choice);
   }
+  if (const Json* tools = fields.find("tools")) call.echo.tools_json = echoed_tools(*tools);
 }
 
 }  // namespace

@@ -300,6 +300,7 @@ Response Client::read() {
     response.headers[name] = head.substr(colon + 2, end - colon - 2);
     line = end + 2;
   }
+  if (response.status == 100) return response;  // the real answer follows
   if (response.headers.contains("content-length")) {
     const std::size_t size = std::stoul(response.headers["content-length"]);
     while (buffer_.size() < size && fill()) {
@@ -366,6 +367,7 @@ std::string http_text(std::string_view method, std::string_view path, std::strin
 namespace {
 GatewayOptions on_free_port(GatewayOptions options) {
   options.port = 0;
+  if (options.model_id.empty()) options.accept_any_model = true;  // bodies are shorter
   return options;
 }
 }  // namespace

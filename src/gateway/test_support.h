@@ -188,7 +188,8 @@ class Client final {
 [[nodiscard]] std::string http_text(std::string_view method, std::string_view path,
                                     std::string_view body = {}, std::string_view headers = {});
 
-// A gateway over the fakes, started on a free port.
+// A gateway over the fakes, started on a free port. Any model's name is taken
+// unless the options give one.
 struct Bench {
   explicit Bench(GatewayOptions options = {}, Duration step = std::chrono::microseconds(200));
   ~Bench();

@@ -13,9 +13,14 @@ const element = (tag, attributes = {}, ...children) => {
   return node;
 };
 const number = (n) => Math.round(n).toLocaleString('en');
-const duration = (ms) => (ms < 0 ? '0 ms' : ms < 1000 ? `${Math.round(ms)} ms`
-  : ms < 60000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.round(ms / 60000)} min`);
-const percent = (part, whole) => `${whole > 0 ? Math.max(0, Math.min(100, (100 * part) / whole)) : 0}%`;
+const duration = (ms) => {
+  if (ms < 1000) return `${Math.max(0, Math.round(ms))} ms`;
+  return ms < 60000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.round(ms / 60000)} min`;
+};
+const percent = (part, whole) => {
+  const share = whole > 0 ? (100 * part) / whole : 0;
+  return `${Math.max(0, Math.min(100, share))}%`;
+};
 
 const headers = () => {
   const key = $('key').value.trim();
@@ -71,8 +76,12 @@ async function ask(text) {
       signal: inFlight.signal,
       headers: { 'Content-Type': 'application/json', ...headers() },
       body: JSON.stringify({
-        messages, stream: true, stream_options: { include_usage: true },
-        temperature: Number($('temperature').value), max_tokens: Number($('max').value) || 512,
+        model: $('model').textContent,
+        messages,
+        stream: true,
+        stream_options: { include_usage: true },
+        temperature: Number($('temperature').value),
+        max_tokens: Number($('max').value) || 512,
       }),
     });
     if (!response.ok) throw new Error((await response.json()).error.message);
@@ -91,7 +100,8 @@ async function ask(text) {
         body.append(delta.content);
       }
       const log = $('log');
-      if (log.scrollHeight - log.scrollTop - log.clientHeight < 120) log.scrollTop = log.scrollHeight;
+      const below = log.scrollHeight - log.scrollTop - log.clientHeight;
+      if (below < 120) log.scrollTop = log.scrollHeight;
     });
     if (problem) throw new Error(problem);
   } catch (error) {
@@ -106,11 +116,12 @@ async function ask(text) {
   }
   if (answer) conversation.push({ role: 'assistant', content: answer });
   if (usage && first) {
-    const seconds = (performance.now() - first) / 1000;
+    const rate = usage.completion_tokens / Math.max((performance.now() - first) / 1000, 0.001);
     const cached = usage.prompt_tokens_details?.cached_tokens || 0;
     node.append(element('span', { class: 'note' },
-      `${number(usage.completion_tokens)} tokens, ${(usage.completion_tokens / Math.max(seconds, 0.001)).toFixed(1)} a second, ` +
-      `first after ${duration(first - started)}; ${number(cached)} of ${number(usage.prompt_tokens)} prompt tokens from the cache`));
+      `${number(usage.completion_tokens)} tokens, ${rate.toFixed(1)} a second, ` +
+      `first after ${duration(first - started)}; ` +
+      `${number(cached)} of ${number(usage.prompt_tokens)} prompt tokens from the cache`));
   }
   node.scrollIntoView({ block: 'end' });
 }
@@ -143,21 +154,23 @@ for (const id of ['system', 'temperature', 'max', 'key']) {
 
 // ---- the cluster
 
+// A strip of parts [class, amount]; what there is at all can be seen.
 const bar = (parts, whole, thin) => element('div', { class: thin ? 'bar thin' : 'bar' },
-  ...parts.map(([kind, amount]) => element('i', { class: kind, style: { width: percent(amount, whole) } })));
-const label = (left, right) => element('div', { class: 'label' }, element('b', {}, left), element('span', {}, right));
+  ...parts.filter(([, amount]) => amount > 0).map(([kind, amount]) =>
+    element('i', { class: kind, style: { width: percent(amount, whole) } })));
+const label = (left, right) => element('div', { class: 'label' },
+  element('b', {}, left), element('span', {}, right));
+const legend = (...items) => element('div', { class: 'legend' },
+  ...items.map(([kind, text]) => element('span', { class: kind }, text)));
 
 function memoryPart(instance) {
   const { total, granted, written, cached, free } = instance.blocks;
-  const per = instance.block_tokens;
   return [
-    label('KV memory', `${number(total)} blocks of ${per} tokens`),
+    label('KV memory', `${number(total)} blocks of ${instance.block_tokens} tokens`),
     bar([['written', written], ['granted', granted - written], ['cached', cached]], total),
-    element('div', { class: 'legend' },
-      element('span', { class: 'w' }, `${number(written)} written`),
-      element('span', { class: 'g' }, `${number(granted - written)} granted, not written yet`),
-      element('span', { class: 'c' }, `${number(cached)} kept prefixes`),
-      element('span', { class: 'f' }, `${number(free)} free`)),
+    legend(['w', `${number(written)} written`],
+      ['g', `${number(granted - written)} granted, not written yet`],
+      ['c', `${number(cached)} kept prefixes`], ['f', `${number(free)} free`]),
   ];
 }
 
@@ -166,62 +179,76 @@ function windowPart(instance) {
   if (!window.number) return [];
   const used = window.steps - window.steps_left;
   const running = instance.running.length > 0;
+  const progress = `${used} of ${window.steps} steps, ${duration(window.length_ms)} long, ` +
+    `bound by ${window.bound}`;
   return [
-    label(`Window ${number(window.number)}`,
-      running ? `${used} of ${window.steps} steps, ${duration(window.length_ms)} long, bound by ${window.bound}`
-        : 'idle'),
+    label(`Window ${number(window.number)}`, running ? progress : 'idle'),
     bar([['written', running ? used : 0]], window.steps, true),
-    element('div', { class: 'legend' },
-      element('span', {}, `${number(window.granted_blocks)} blocks granted at once`),
-      element('span', {}, `${number(instance.windows.early_renewals)} early renewals`),
-      element('span', {}, `likely peak ${number(window.peak_blocks)} blocks`)),
+    legend(['plain', `${number(window.granted_blocks)} blocks granted at once`],
+      ['plain', `${number(instance.windows.early_renewals)} early renewals`],
+      ['plain', `likely peak ${number(window.peak_blocks)} blocks`]),
   ];
 }
 
 function outlookPart(instance) {
-  if (!instance.outlook.length || !instance.running.length) return [];
+  const points = instance.outlook.filter((point) => point.in_ms > 0);
+  if (!points.length || !instance.running.length) return [];
   const total = instance.blocks.total;
+  const most = Math.max(...points.map((point) => point.demand_blocks));
+  // Of all memory when a good part of it is in demand, else of the highest bar.
+  const whole = most > total / 4 ? total : most * 1.25;
   return [
-    label('Demand at the next window ends', 'blocks, of all'),
-    element('div', { class: 'outlook' }, ...instance.outlook.map((point) =>
-      element('div', { title: `${number(point.demand_blocks)} blocks in demand, ${number(point.free_blocks)} free` },
-        element('i', { style: { height: percent(point.demand_blocks, total) } })))),
-    element('div', { class: 'outlook-times' }, ...instance.outlook.map((point) =>
-      element('span', {}, `+${duration(point.in_ms)}`))),
+    label('Demand at the next window ends', `up to ${number(most)} of ${number(total)} blocks`),
+    element('div', { class: 'outlook' }, ...points.map((point) => element('div', {
+      title: `${number(point.demand_blocks)} blocks in demand, ${number(point.free_blocks)} free`,
+    }, element('i', { style: { height: percent(point.demand_blocks, whole) } })))),
+    element('div', { class: 'outlook-times' },
+      ...points.map((point) => element('span', {}, `+${duration(point.in_ms)}`))),
+  ];
+}
+
+const kMostRows = 24;
+
+function sequenceRow(s) {
+  const prompt = Math.min(s.held_tokens, s.prompt_tokens);
+  const parts = [['prompt', prompt], ['written', s.held_tokens - prompt],
+    ['granted', Math.max(0, s.granted_tokens - s.held_tokens)]];
+  return [
+    element('span', {}, `#${s.sequence}`),
+    bar(parts, s.prompt_tokens + s.max_tokens, true),
+    element('span', {},
+      `${number(s.prompt_tokens)} + ${number(s.generated)} of ${number(s.max_tokens)}`),
   ];
 }
 
 function runningPart(instance) {
-  const rows = instance.running.slice(0, 24).flatMap((s) => {
-    const whole = s.prompt_tokens + s.max_tokens;
-    const prompt = Math.min(s.held_tokens, s.prompt_tokens);
-    return [
-      element('span', {}, `#${s.sequence}`),
-      bar([['prompt', prompt], ['written', s.held_tokens - prompt],
-        ['granted', Math.max(0, s.granted_tokens - s.held_tokens)]], whole, true),
-      element('span', {}, `${number(s.prompt_tokens)} + ${number(s.generated)} of ${number(s.max_tokens)}`),
-    ];
-  });
-  const more = instance.running.length - 24;
-  if (more > 0) rows.push(element('span', { class: 'none' }, `and ${more} more`));
+  const running = instance.running;
+  const rows = running.slice(0, kMostRows).flatMap(sequenceRow);
+  const rest = running.length - kMostRows;
+  if (rest > 0) rows.push(element('span', { class: 'none' }, `and ${rest} more`));
   if (!rows.length) rows.push(element('span', { class: 'none' }, 'Nothing runs.'));
-  const legend = instance.running.length ? [element('div', { class: 'legend' },
-    element('span', { class: 'p' }, 'prompt'), element('span', { class: 'w' }, 'generated'),
-    element('span', { class: 'g' }, 'granted in this window'))] : [];
-  return [
-    label('Running set', `${instance.running.length} running, ${instance.waiting_requests} waiting`),
-    element('div', { class: 'sequences' }, ...rows), ...legend,
+  const parts = [
+    label('Running set', `${running.length} running, ${instance.waiting_requests} waiting`),
+    element('div', { class: 'sequences' }, ...rows),
   ];
+  if (running.length) {
+    parts.push(legend(['p', 'prompt'], ['w', 'generated'], ['g', 'granted in this window']));
+  }
+  return parts;
 }
 
 function card(instance) {
   const hits = instance.prefix_cache;
-  const share = hits.queried_tokens ? Math.round((100 * hits.hit_tokens) / hits.queried_tokens) : 0;
+  const share = hits.queried_tokens ? (100 * hits.hit_tokens) / hits.queried_tokens : 0;
+  const facts = [
+    instance.role + (instance.draining ? ', draining' : ''),
+    `${Math.round(share)}% prefix hits`,
+    `${number(instance.generated_tokens)} tokens generated`,
+  ];
   return element('div', { class: 'card' },
-    element('h2', {}, `Instance ${instance.instance}`,
-      element('small', {}, `${instance.role}${instance.draining ? ', draining' : ''} · ${share}% prefix hits · ` +
-        `${number(instance.generated_tokens)} tokens generated`)),
-    ...memoryPart(instance), ...windowPart(instance), ...outlookPart(instance), ...runningPart(instance));
+    element('h2', {}, `Instance ${instance.instance}`, element('small', {}, facts.join(' · '))),
+    ...memoryPart(instance), ...windowPart(instance), ...outlookPart(instance),
+    ...runningPart(instance));
 }
 
 let lastCount = null;
@@ -231,7 +258,8 @@ function showRate(memory) {
   if (lastCount && now > lastCount.now + 50) {
     const rate = (1000 * (total - lastCount.total)) / (now - lastCount.now);
     lastCount.rate = 0.6 * (lastCount.rate || 0) + 0.4 * Math.max(0, rate);
-    $('rate').textContent = lastCount.rate < 10 ? lastCount.rate.toFixed(1) : number(lastCount.rate);
+    const shown = lastCount.rate < 10 ? lastCount.rate.toFixed(1) : number(lastCount.rate);
+    $('rate').textContent = shown;
   }
   if (!lastCount || now > lastCount.now + 50) lastCount = { now, total, rate: lastCount?.rate };
 }
@@ -247,29 +275,38 @@ async function get(path) {
   return response.json();
 }
 
+function placementRow(decision) {
+  const chosen = decision.candidates.find((c) => c.instance === decision.instance);
+  const cells = [
+    decision.request.slice(-6), number(decision.prompt_tokens), decision.instance ?? '–',
+    decision.outcome, chosen ? duration(chosen.predicted_ttft_ms) : '–',
+    duration(decision.age_ms),
+  ];
+  return element('tr', {}, ...cells.map((cell) => element('td', {}, String(cell))));
+}
+
+async function showModel() {
+  const { data } = await get('v1/models');
+  $('model').textContent = data[0].id;
+  $('context').textContent = `${number(data[0].max_model_len)} tokens of context`;
+  document.title = `sluice · ${data[0].id}`;
+}
+
+// Returns the time until the next look.
 async function refresh() {
   try {
     const memory = await get('debug/memory');
-    const running = memory.instances.reduce((sum, i) => sum + i.running.length, 0);
-    const waiting = memory.instances.reduce((sum, i) => sum + i.waiting_requests, memory.queued_requests);
+    const sum = (of) => memory.instances.reduce((total, instance) => total + of(instance), 0);
+    const running = sum((i) => i.running.length);
     $('running').textContent = number(running);
-    $('waiting').textContent = number(waiting);
+    $('waiting').textContent = number(memory.queued_requests + sum((i) => i.waiting_requests));
     showRate(memory);
     setState(memory.draining ? 'draining' : 'ready', memory.draining ? 'bad' : 'good');
     $('instances').replaceChildren(...memory.instances.map(card));
     const { decisions } = await get('debug/decisions');
     $('placements-card').hidden = decisions.length === 0;
-    $('placements').replaceChildren(...decisions.slice(0, 6).map((d) => {
-      const chosen = d.candidates.find((c) => c.instance === d.instance);
-      return element('tr', {}, ...[d.request.slice(-6), number(d.prompt_tokens), d.instance ?? '–', d.outcome,
-        chosen ? duration(chosen.predicted_ttft_ms) : '–', duration(d.age_ms)].map((cell) => element('td', {}, String(cell))));
-    }));
-    if (!$('model').textContent) {
-      const { data } = await get('v1/models');
-      $('model').textContent = data[0].id;
-      $('context').textContent = `${number(data[0].max_model_len)} tokens of context`;
-      document.title = `sluice · ${data[0].id}`;
-    }
+    $('placements').replaceChildren(...decisions.slice(0, 6).map(placementRow));
+    if (!$('model').textContent) await showModel();
     return running > 0 ? 250 : 1000;
   } catch (error) {
     setState('not reachable', 'bad');
