@@ -146,6 +146,10 @@ void Engine::renew_window() {
 
 const Window& Engine::open_window(bool early) {
   const TimePoint begin = clock_.now();
+  std::vector<std::int32_t> ages;
+  ages.reserve(running_.size());
+  for (const auto& s : running_) ages.push_back(s->generated());
+  forecast_.set_running(ages);
   const Window& window = kv_.open_window(begin, running_views(), step_time_, forecast_, early,
                                          blocks_for_next_arrival());
   const Duration cost = clock_.now() - begin;

@@ -1,6 +1,5 @@
 #include "memory/kv_arena.h"
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <algorithm>

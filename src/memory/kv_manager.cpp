@@ -11,6 +11,10 @@
 namespace sluice {
 namespace {
 
+constexpr double kAlarm = 0.25;  // deviations that a shortfall adds to the margin
+constexpr double kCalm = 0.995;  // what a window leaves of it
+constexpr double kMostExtraZ = 4;
+
 // A running sequence's memory. The first path.size() blocks are full and known
 // to the index. Where the index knew an equal block already, table[i] differs
 // from the path's block; the sequence then holds a reference to both, so that a
@@ -99,6 +103,7 @@ class KvManager::Impl {
   std::vector<RunningSequence> views_;                   // of open_window(), reused
   std::int64_t table_blocks_ = 0;                        // sum of all tables
   std::int32_t steps_used_ = 0;                          // of the present window
+  double extra_z_ = 0;                                   // learned from shortfalls
   std::int64_t prefix_queries_ = 0;
   std::int64_t prefix_hits_ = 0;
   std::int64_t prefix_evictions_ = 0;
@@ -149,7 +154,8 @@ bool KvManager::Impl::peak_fits(const RunningSequence& arrival, std::int32_t mat
                         .arrival = &arrival,
                         .first_steps = std::max(window_.steps_left, 1),
                         .window_steps = std::max(window_.plan.steps, 1),
-                        .shared_blocks = shared_blocks() + matched_in_use},
+                        .shared_blocks = shared_blocks() + matched_in_use,
+                        .extra_z = extra_z_},
                        step_time, forecast);
   return std::ranges::all_of(
       outlook, [this](const Outlook& point) { return point.demand_blocks <= pool_.num_blocks(); });
@@ -354,7 +360,8 @@ const Window& KvManager::Impl::open_window(TimePoint now, std::span<const Runnin
                   .free_blocks = std::int64_t{pool_.num_free()} + pool_.num_kept(),
                   .total_blocks = pool_.num_blocks(),
                   .planning_cost = planning_cost_,
-                  .shared_blocks = shared_blocks()};
+                  .shared_blocks = shared_blocks(),
+                  .extra_z = extra_z_};
   views_.assign(running.begin(), running.end());
   for (RunningSequence& view : views_) {
     const Held& held = this->held(view.id);
@@ -381,7 +388,12 @@ const Window& KvManager::Impl::open_window(TimePoint now, std::span<const Runnin
 // Returns first, then takes: what the plan counted on is free by then.
 void KvManager::Impl::commit(const WindowPlan& plan) {
   if (plan.bound == WindowBound::kCapacity) ++shortfalls_.windows_shortened;
-  if (!plan.deferred.empty()) ++shortfalls_.windows_deferring;
+  // Each shortfall widens the margin of later admissions; calm windows wear it off.
+  extra_z_ *= kCalm;
+  if (!plan.deferred.empty()) {
+    ++shortfalls_.windows_deferring;
+    extra_z_ = std::min(extra_z_ + kAlarm, kMostExtraZ);
+  }
   usage_.window_granted_blocks = plan.demand_blocks;
   for (const SequenceId id : plan.deferred) {
     Held& held = this->held(id);
@@ -537,7 +549,9 @@ void KvManager::drop_prefixes() {
 }
 
 void KvManager::set_planning_cost(Duration cost) {
-  impl_->planning_cost_ = cost;
+  // Down at once, up slowly: a thread that was not scheduled for a moment is no cost.
+  Duration& known = impl_->planning_cost_;
+  known = cost < known ? cost : known + (cost - known) / 8;
 }
 
 KvStats KvManager::stats() const {

@@ -126,7 +126,7 @@ class KvManager final {
   // Drops every prefix that nobody uses.
   void drop_prefixes();
 
-  // What planning and mapping took lately: bounds the window's length from below.
+  // What planning and mapping took now; smoothed, it bounds the window's length from below.
   void set_planning_cost(Duration cost);
 
   [[nodiscard]] KvStats stats() const;

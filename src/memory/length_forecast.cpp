@@ -30,6 +30,8 @@ LengthForecast::LengthForecast(Options options)
       ended_(kBins, 0.0),
       censored_(kBins, 0.0),
       exposure_(kBins, 0.0),
+      running_(kBins, 0.0),
+      running_exposure_(kBins, 0.0),
       prior_tail_(kBins + 1, 0.0) {
   CHECK_GT(options_.half_life, 0.0);
   CHECK_GT(options_.prior_weight, 0.0);
@@ -48,12 +50,12 @@ LengthForecast::LengthForecast(Options options)
 void LengthForecast::observe(std::int32_t tokens, bool censored) {
   if (censored && tokens <= 0) return;  // says nothing
   tokens = std::clamp(tokens, 1, kLimit - 1);
-  unit_ *= std::exp2(1 / options_.half_life);
+  const double growth = std::exp2(1 / options_.half_life);
+  unit_ *= growth;
+  weight_ = weight_ / growth + (censored ? 0 : 1);
   if (censored) {
-    const std::size_t bin = bin_of(tokens);
-    const double width = bin_begin(bin + 1) - bin_begin(bin);
-    censored_[bin] += unit_;
-    exposure_[bin] += unit_ * (tokens - bin_begin(bin)) / width;
+    censored_[bin_of(tokens)] += unit_;
+    exposure_[bin_of(tokens)] += unit_ * part_of_bin(tokens);
   } else {
     const double error = std::abs(quantile(0, kLimit, 0.5) - tokens);
     const double keep = std::min(
@@ -63,6 +65,24 @@ void LengthForecast::observe(std::int32_t tokens, bool censored) {
     ++observations_;
   }
   rebuild();
+}
+
+void LengthForecast::set_running(std::span<const std::int32_t> generated) {
+  std::ranges::fill(running_, 0.0);
+  std::ranges::fill(running_exposure_, 0.0);
+  for (std::int32_t tokens : generated) {
+    if (tokens <= 0) continue;
+    tokens = std::min(tokens, kLimit - 1);
+    running_[bin_of(tokens)] += 1;
+    running_exposure_[bin_of(tokens)] += part_of_bin(tokens);
+  }
+  rebuild();
+}
+
+double LengthForecast::part_of_bin(std::int32_t tokens) {
+  const std::size_t bin = bin_of(tokens);
+  const double width = bin_begin(bin + 1) - bin_begin(bin);
+  return (tokens - bin_begin(bin)) / width;
 }
 
 void LengthForecast::rebuild() {
@@ -78,9 +98,10 @@ void LengthForecast::rebuild() {
   std::array<double, kBins> hazard{};
   const double prior = options_.prior_weight * unit_;
   for (std::size_t i = kBins; i-- > 0;) {
-    const double at_risk = beyond + ended_[i] + exposure_[i] + prior * prior_tail_[i];
+    const double at_risk =
+        beyond + ended_[i] + exposure_[i] + unit_ * running_exposure_[i] + prior * prior_tail_[i];
     hazard[i] = (ended_[i] + prior * (prior_tail_[i] - prior_tail_[i + 1])) / at_risk;
-    beyond += ended_[i] + censored_[i];
+    beyond += ended_[i] + censored_[i] + unit_ * running_[i];
   }
   points_[0].tail = 1;
   tail_sums_[0] = 0;

@@ -13,6 +13,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace sluice {
@@ -30,6 +31,10 @@ class LengthForecast final {
   // A sequence ended by itself after `tokens` generated tokens. Those cut short
   // by max_tokens or a client are censored: they say only "longer than that".
   void observe(std::int32_t tokens, bool censored);
+  // Tokens that those still running have generated, instead of the last such
+  // call: each says "longer than that" for now. Without them the first
+  // completions, which are the short ones, would speak for all.
+  void set_running(std::span<const std::int32_t> generated);
 
   // P(length > tokens); not increasing, 1 at 0.
   [[nodiscard]] double tail(std::int32_t tokens) const {
@@ -48,6 +53,9 @@ class LengthForecast final {
   // Mean absolute error of the median forecast made at the start, tokens.
   [[nodiscard]] double error_tokens() const { return error_tokens_; }
   [[nodiscard]] std::int64_t observations() const { return observations_; }
+  // Completions that the forecast rests on, aged, the prior's included: how far
+  // to trust it.
+  [[nodiscard]] double weight() const { return options_.prior_weight + weight_; }
 
   // Lengths up to 32 have bins of their own; then 16 bins an octave. Ages of
   // one bin have about the same forecast.
@@ -68,6 +76,7 @@ class LengthForecast final {
     double slope = 0;  // of the tail inside the bin, a token
     std::int32_t begin = 0;
   };
+  [[nodiscard]] static double part_of_bin(std::int32_t tokens);
   void rebuild();
   [[nodiscard]] double tail_sum(std::int32_t tokens) const;  // of tail(x), x in [0, tokens)
 
@@ -76,9 +85,12 @@ class LengthForecast final {
   std::vector<double> ended_;                  // weight of those that ended in the bin
   std::vector<double> censored_;               // and of those that were cut short in it,
   std::vector<double> exposure_;               //   times the part of the bin that they lived
+  std::vector<double> running_;                // number of those running with an age in the bin,
+  std::vector<double> running_exposure_;       //   times the part of the bin that they lived
   std::vector<double> prior_tail_;             // at the bins' starts
   std::array<Point, kBins + 1> points_{};      // the last one: kLimit and beyond
   std::array<double, kBins + 1> tail_sums_{};  // of tail(x), x in [0, begin of the bin)
+  double weight_ = 0;                          // of those that ended, aged
   double error_tokens_ = 0;
   std::int64_t observations_ = 0;
 };

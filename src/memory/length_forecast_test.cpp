@@ -116,6 +116,19 @@ TEST(LengthForecast, CensoringIsNotACompletion) {
   EXPECT_GT(forecast.survival(0, 60), 0.95);
 }
 
+TEST(LengthForecast, ThoseStillRunningSpeakToo) {
+  // Of 100 that started together 10 have ended at 20; the others are at 200.
+  LengthForecast forecast({.half_life = 2000, .prior_weight = 1, .prior_mean = 256});
+  for (int i = 0; i < 10; ++i) forecast.observe(20, false);
+  EXPECT_LT(forecast.survival(0, 100), 0.2);
+  forecast.set_running(std::vector<std::int32_t>(90, 200));
+  EXPECT_NEAR(forecast.survival(0, 100), 0.9, 0.02);
+  forecast.set_running({});  // not a lasting observation
+  EXPECT_LT(forecast.survival(0, 100), 0.2);
+  EXPECT_NEAR(forecast.weight(), 11, 0.1);
+  expect_consistent(forecast);
+}
+
 TEST(LengthForecast, OldLengthsAreForgotten) {
   LengthForecast forecast({.half_life = 100, .prior_weight = 8, .prior_mean = 256});
   for (int i = 0; i < 1000; ++i) forecast.observe(1000, false);

@@ -46,14 +46,16 @@ class Sums {
       context[j] += lives * tokens;
       blocks[j] += lives * held;
       variance[j] += lives * (1 - lives) * held * held;
+      all_blocks[j] += held;
     }
   }
 
-  Row steps{};      // from now
-  Row survivors{};  // mean number,
-  Row context{};    //   of their tokens,
-  Row blocks{};     //   of their blocks,
-  Row variance{};   //   and its variance
+  Row steps{};       // from now
+  Row survivors{};   // mean number,
+  Row context{};     //   of their tokens,
+  Row blocks{};      //   of their blocks,
+  Row variance{};    //   and its variance
+  Row all_blocks{};  // if none ended
 
  private:
   // The next window ends first, then further and further apart, until lengths
@@ -132,7 +134,13 @@ std::vector<Outlook> WindowPlanner::outlook(const OutlookInput& input,
     // Blocks that several hold are there once, as long as their holders are.
     const double shared =
         present > 0 ? static_cast<double>(input.shared_blocks) * sums.survivors[j] / present : 0;
-    const double blocks = sums.blocks[j] + options_.z * std::sqrt(sums.variance[j]) - shared;
+    // The sequences' own chances even out over many; an error of the forecast
+    // does not: p of them survive give or take sqrt(p (1 - p) / completions seen).
+    const double lives = present > 0 ? sums.survivors[j] / present : 0;
+    const double common = lives * (1 - lives) / forecast.weight();
+    const double variance = sums.variance[j] + common * sums.all_blocks[j] * sums.all_blocks[j];
+    const double z = options_.z + input.extra_z;
+    const double blocks = sums.blocks[j] + z * std::sqrt(std::max(variance, 0.0)) - shared;
     outlook.push_back(
         {from_seconds(seconds), static_cast<std::int64_t>(std::ceil(std::max(blocks, 0.0)))});
   }

@@ -207,7 +207,8 @@ WindowPlan WindowPlanner::plan(const PlanInput& input, const StepTimeModel& step
   plan.outlook = outlook({.running = input.running,
                           .first_steps = plan.steps,
                           .window_steps = plan.steps,
-                          .shared_blocks = input.shared_blocks},
+                          .shared_blocks = input.shared_blocks,
+                          .extra_z = input.extra_z},
                          step_time, forecast);
   plan.peak_blocks = plan.demand_blocks - input.shared_blocks;
   for (const RunningSequence& sequence : input.running) plan.peak_blocks += sequence.held_blocks;

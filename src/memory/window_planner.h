@@ -90,6 +90,7 @@ struct PlanInput {
   std::int64_t total_blocks = 0;
   Duration planning_cost{};        // what planning and mapping took lately
   std::int64_t shared_blocks = 0;  // counted more than once in held_blocks
+  double extra_z = 0;              // deviations beyond options().z
 };
 
 struct OutlookInput {
@@ -98,6 +99,7 @@ struct OutlookInput {
   std::int32_t first_steps = 0;              // to this window's end
   std::int32_t window_steps = 1;             // of those after it
   std::int64_t shared_blocks = 0;
+  double extra_z = 0;
 };
 
 class WindowPlanner final {

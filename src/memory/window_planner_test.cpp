@@ -238,6 +238,23 @@ TEST(WindowPlanner, DeviationWidensTheOutlook) {
   }
 }
 
+TEST(WindowPlanner, AForecastThatHasSeenLittleWidensTheOutlook) {
+  LengthForecast little;
+  LengthForecast much;
+  for (int i = 0; i < 100; ++i) little.observe(1 + i * 4, false);
+  for (int i = 0; i < 4000; ++i) much.observe(1 + i % 100 * 4, false);
+  std::vector<RunningSequence> running;
+  for (std::uint64_t i = 0; i < 500; ++i) running.push_back(decoding(i, 160));
+  const auto margin = [&](const LengthForecast& forecast) {
+    const OutlookInput input{.running = running, .first_steps = 64, .window_steps = 64};
+    const auto mean = WindowPlanner({.z = 0}).outlook(input, flat_steps(), forecast);
+    const auto with = WindowPlanner({.z = 2}).outlook(input, flat_steps(), forecast);
+    return static_cast<double>(with[1].demand_blocks) / static_cast<double>(mean[1].demand_blocks);
+  };
+  EXPECT_GT(margin(little), 1.05);
+  EXPECT_LT(margin(much), margin(little));
+}
+
 // The header's "Ensures", and that the length is the longest that fits.
 void expect_ensured(const WindowPlanner& planner, const std::vector<RunningSequence>& running,
                     std::int64_t free, const WindowPlan& result) {
