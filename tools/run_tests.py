@@ -139,7 +139,13 @@ def ctest(preset, *selection, prefix=(), env=None):
     return with_junit(lambda report: [
         *prefix, "ctest", "--test-dir", BUILD / preset, "--output-on-failure", "--no-tests=error",
         "-j", jobs, *selection, "--output-junit", report],
-        env={"SLUICE_TEST_MODELS": str(ROOT / "models"), **(env or {})})
+        env={"SLUICE_TEST_MODELS": str(ROOT / "models"), **llama_source(), **(env or {})})
+
+
+def llama_source():
+    """The source that was built: its vocabularies and templates are conformance data."""
+    current = BUILD / "deps" / "current"
+    return {"SLUICE_LLAMA_SOURCE": current.read_text().splitlines()[0]} if current.exists() else {}
 
 
 def warnings_are_errors():
