@@ -162,6 +162,7 @@ class Server:
     def wait_idle(self, limit_s: float = 20) -> dict[str, float]:
         """Waits until nothing runs or waits, and no block is granted; the metrics then."""
         deadline = time.monotonic() + limit_s
+        time.sleep(0.25)  # what is shown may be 120 ms old: from before the last request began
         while True:
             seen = self.metrics()
             busy = seen["vllm:num_requests_running"] + seen["vllm:num_requests_waiting"]
