@@ -38,12 +38,19 @@ class Sums {
     } else {
       fill(survival, sequence.generated, late);
     }
-    for (std::size_t j = 0; j < survival.size(); ++j) {
-      const double lives = steps[j] - late < cap ? survival[j] : 0.0;
-      const double tokens = known + std::min(cap, std::max(growth_[j] - late, 0.0));
-      const double held = tokens * block_share_ + 0.5;  // the last block is half full in the mean
+    for (std::size_t j = survival.size(); j-- > 0 && steps[j] - late >= cap;) survival[j] = 0;
+    // No branches below: this becomes vector code.
+    Row tokens;
+    for (std::size_t j = 0; j < tokens.size(); ++j) {
+      double grown = growth_[j] - late;
+      grown = grown > 0 ? grown : 0;
+      tokens[j] = known + (grown < cap ? grown : cap);
+    }
+    for (std::size_t j = 0; j < tokens.size(); ++j) {
+      const double lives = survival[j];
+      const double held = tokens[j] * block_share_ + 0.5;  // the last block is half full
       survivors[j] += lives;
-      context[j] += lives * tokens;
+      context[j] += lives * tokens[j];
       blocks[j] += lives * held;
       variance[j] += lives * (1 - lives) * held * held;
       all_blocks[j] += held;
