@@ -57,12 +57,11 @@ class Pass {
       const std::size_t from = rng.below(rows_.size());
       gather({1, 0, index_.leaves()}, from, rows_.size(), limit);
       gather({1, 0, index_.leaves()}, 0, from, limit);
-      eligible_.insert(eligible_.end(), found.begin(),
-                       eligible_.empty() ? found.end() : found.begin());
+      keep_near(limit);
+      if (eligible_.empty()) eligible_ = found;
     }
+    keep_near(least_ * (rows_.size() <= kMaxCandidates ? slack_ * slack_ : slack_));
     if (eligible_.empty()) return std::nullopt;
-    const double limit = least_ * (rows_.size() <= kMaxCandidates ? slack_ * slack_ : slack_);
-    std::erase_if(eligible_, [&](const Eligible& e) { return e.cost > limit; });
     return eligible_[rng.below(eligible_.size())].row;
   }
 
@@ -79,6 +78,10 @@ class Pass {
     std::size_t begin = 0;  // rows [begin, end)
     std::size_t end = 0;
   };
+
+  void keep_near(double limit) {
+    std::erase_if(eligible_, [limit](const Eligible& e) { return e.cost > limit; });
+  }
 
   // No row below can be eligible and cost at most `limit`.
   [[nodiscard]] bool excluded(const LoadBounds& b, double limit) const {
