@@ -32,7 +32,12 @@ void write_logprobs(JsonWriter& json, bool wanted, std::span<const LogprobText> 
       continue;
     }
     json.begin_object();
-    for (const auto& [bytes, logprob] : entry.top) json.member(bytes, logprob);
+    bool listed = false;
+    for (const auto& [bytes, logprob] : entry.top) {
+      json.member(bytes, logprob);
+      listed |= bytes == entry.bytes;
+    }
+    if (!listed) json.member(entry.bytes, entry.logprob);  // the chosen token is always there
     json.end_object();
   }
   json.end_array().end_object();

@@ -58,7 +58,6 @@ void check_tool_calls(FieldReader& message, const Json& calls) {
   }
 }
 
-// Checks one message; true when it has something to say.
 void check_message(FieldReader& message) {
   const auto role = message.string("role");
   if (message.failed()) return;
@@ -73,18 +72,20 @@ void check_message(FieldReader& message) {
   const Json* calls = message.array("tool_calls", 1'024);
   if (calls) check_tool_calls(message, *calls);
   if (message.failed() || content) return;
-  const bool may_lack =
-      *role == "assistant" && (calls || message.find("function_call") || message.find("refusal") ||
-                               message.find("reasoning_content"));
-  if (!may_lack) message.fail("content", "is missing");
+  if (*role != "assistant") message.fail("content", "is missing");
 }
 
 // Templates know "system"; "developer" is its newer name. Responses' part types
 // become those of chat completions.
 void normalise(Json& message) {
   if (message["role"] == "developer") message["role"] = "system";
-  const auto content = message.find("content");
-  if (content == message.end() || !content->is_array()) return;
+  auto content = message.find("content");
+  if (content == message.end() || content->is_null()) {
+    // An assistant that said nothing; templates want a text.
+    if (!message.contains("tool_calls")) message["content"] = "";
+    return;
+  }
+  if (!content->is_array()) return;
   for (Json& part : *content) {
     if (part["type"] == "refusal") part["text"] = part["refusal"];
     part["type"] = "text";
@@ -134,8 +135,8 @@ void check_function(FieldReader& function) {
 
 void check_tool(FieldReader& tool) {
   if (const auto type = tool.string("type"); type && *type != "function") {
-    return tool.fail("type",
-                     fmt::format("is '{}'; only functions are supported", type->substr(0, 40)));
+    return tool.fail_incapable(
+        "type", fmt::format("is '{}'; only functions are supported", type->substr(0, 40)));
   }
   const Json* function = tool.object("function");
   if (tool.failed()) return;

@@ -240,6 +240,9 @@ TEST(Completions, EchoAndLegacyLogprobs) {
   EXPECT_EQ(choice["logprobs"]["tokens"], Json({"a", "b", "c", "d"}));
   EXPECT_EQ(choice["logprobs"]["text_offset"], Json({0, 1, 2, 3}));
   EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json({nullptr, nullptr, -0.5, -0.5}));
+  const Json& top = choice["logprobs"]["top_logprobs"];
+  EXPECT_TRUE(top[0].is_null());
+  EXPECT_EQ(top[2], Json({{"a", -0.5}, {"c", -0.5}})) << "the chosen token is always there";
   std::string streamed;
   for (const Json& event : events_of(bench.post(kText, body + R"(,"stream":true})").body)) {
     streamed += event["choices"][0]["text"];

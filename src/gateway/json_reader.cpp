@@ -102,6 +102,15 @@ void FieldReader::fail(std::string_view key, std::string_view what) {
   fail(std::move(error));
 }
 
+void FieldReader::fail_incapable(std::string_view key, std::string_view what) {
+  ApiError error;
+  error.status = 404;
+  error.param = name(key);
+  error.message = fmt::format("'{}' {}", error.param, what);
+  error.code = "unsupported";
+  fail(std::move(error));
+}
+
 void FieldReader::fail(ApiError error) {
   if (!error_) error_ = std::move(error);
 }

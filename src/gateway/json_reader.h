@@ -44,6 +44,8 @@ class FieldReader final {
   // Records an error of a field, unless there is one already.
   void fail(std::string_view key, std::string_view what);
   void fail(ApiError error);
+  // What is asked for is valid, but no model here can do it: 404, as OpenAI has it.
+  void fail_incapable(std::string_view key, std::string_view what);
   [[nodiscard]] bool failed() const { return error_.has_value(); }
   [[nodiscard]] const ApiError& error() const { return *error_; }
   [[nodiscard]] std::string name(std::string_view key) const;

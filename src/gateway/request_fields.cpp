@@ -127,7 +127,8 @@ void read_streaming(FieldReader& fields, GenerationCall& call) {
   if (!call.stream) return fields.fail("stream_options", "is allowed only when 'stream' is true");
   FieldReader inner(*options, "stream_options.");
   call.include_usage = inner.boolean("include_usage").value_or(false);
-  call.continuous_usage = inner.boolean("continuous_usage_stats").value_or(false);
+  call.continuous_usage =
+      inner.boolean("continuous_usage_stats").value_or(false) && call.include_usage;
   if (inner.failed()) fields.fail(inner.error());
 }
 
@@ -163,7 +164,7 @@ void read_generation(FieldReader& fields, const ParseContext& context, Generatio
   call.n =
       static_cast<std::int32_t>(fields.integer("n", 1, context.limits.max_choices).value_or(1));
   if (fields.integer("best_of", 0, 20).value_or(1) > call.n) {
-    fields.fail("best_of", "above 'n' is not supported");
+    fields.fail_incapable("best_of", "above 'n' is not supported");
   }
   read_stops(fields, context, call.stops);
   read_streaming(fields, call);
@@ -291,11 +292,13 @@ void check_unused(FieldReader& fields) {
   }
   (void)fields.boolean("store");
   if (!fields.string("suffix").value_or("").empty()) {
-    fields.fail("suffix", "is not supported by this model");
+    fields.fail_incapable("suffix", "is not supported by this model");
   }
   if (const Json* modalities = fields.array("modalities", 16)) {
     for (const Json& modality : *modalities) {
-      if (modality != "text") fields.fail("modalities", "other than [\"text\"] are not supported");
+      if (modality != "text") {
+        fields.fail_incapable("modalities", "other than [\"text\"] are not supported");
+      }
     }
   }
 }

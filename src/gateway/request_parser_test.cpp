@@ -60,7 +60,7 @@ const Bad kShared[] = {
     {R"(,"n":129)", "n", "between 1 and 128"},
     {R"(,"n":18446744073709551615)", "n", "between 1 and 128"},
     {R"(,"n":1e30)", "n", "between 1 and 128"},
-    {R"(,"best_of":2)", "best_of", "not supported"},
+    {R"(,"best_of":2)", "best_of", "not supported", 404},
     {R"(,"max_tokens":-2)", "max_tokens", "between -1 and 2147483647"},
     {R"(,"max_tokens":3000000000)", "max_tokens", "between -1 and 2147483647"},
     {R"(,"max_tokens":5,"min_tokens":6)", "min_tokens", "above max_tokens 5"},
@@ -92,7 +92,7 @@ const Bad kShared[] = {
     {R"(,"guided_regex":"a+")", "guided_regex", "not supported"},
     {R"(,"user":7)", "user", "must be a string"},
     {R"(,"metadata":"x")", "metadata", "must be an object"},
-    {R"(,"suffix":"x")", "suffix", "not supported"},
+    {R"(,"suffix":"x")", "suffix", "not supported", 404},
 };
 
 TEST(RequestParser, SharedFieldsThatAreWrong) {
@@ -118,7 +118,6 @@ TEST(RequestParser, ChatsThatAreWrong) {
       {R"({"messages":[{"role":7,"content":"x"}]})", "messages[0].role", "must be a string"},
       {R"({"messages":[{"role":"king","content":"x"}]})", "messages[0].role", "is 'king'"},
       {R"({"messages":[{"role":"user"}]})", "messages[0].content", "is missing"},
-      {R"({"messages":[{"role":"assistant"}]})", "messages[0].content", "is missing"},
       {R"({"messages":[{"role":"user","content":7}]})", "messages[0].content", "not number"},
       {R"({"messages":[{"role":"user","content":[7]}]})", "messages[0].content[0]", "object"},
       {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]})",
@@ -136,7 +135,7 @@ TEST(RequestParser, ChatsThatAreWrong) {
        "top_logprobs", "between 0 and 20"},
       {R"({"messages":[{"role":"user","content":"x"}],"tools":{}})", "tools", "must be an array"},
       {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"magic"}]})",
-       "tools[0].type", "only functions"},
+       "tools[0].type", "only functions", 404},
       {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]})",
        "tools[0].function", "is missing"},
       {R"({"messages":[{"role":"user","content":"x"}],"tools":[{"function":{"name":"a b"}}]})",
@@ -149,7 +148,7 @@ TEST(RequestParser, ChatsThatAreWrong) {
        R"("tool_choice":{"type":"function","function":{"name":"b"}}})",
        "tool_choice", "not among the tools"},
       {R"({"messages":[{"role":"user","content":"x"}],"modalities":["audio"]})", "modalities",
-       "not supported"},
+       "not supported", 404},
   };
   for (const Bad& bad : cases) {
     SCOPED_TRACE(bad.more);
@@ -216,6 +215,16 @@ TEST(RequestParser, AModelIsAskedFor) {
   any.accept_any_model = true;
   EXPECT_TRUE(parse_completion(R"({"prompt":"x"})", any));
   EXPECT_TRUE(parse_completion(R"({"prompt":"x","model":"whatever"})", any));
+}
+
+TEST(RequestParser, AnAssistantMayHaveSaidNothing) {
+  const auto call = parse_chat(
+      R"({"model":"m","messages":[{"role":"assistant"},{"role":"assistant","content":null}]})",
+      kContext);
+  ASSERT_TRUE(call) << call.error().message;
+  for (const Json& message : Json::parse(call->chat.messages_json)) {
+    EXPECT_EQ(message["content"], "");
+  }
 }
 
 TEST(RequestParser, NullMeansAbsent) {

@@ -131,14 +131,6 @@ HttpResponse count_tokens(const GatewayContext& context, const HttpRequest& requ
   return response;
 }
 
-HttpResponse embeddings(const GatewayContext&, const HttpRequest&) {
-  ApiError error;
-  error.status = 501;
-  error.message = "embeddings are not supported";
-  error.code = "not_supported";
-  return to_response(error);
-}
-
 }  // namespace
 
 void add_text_routes(Router& router, GatewayContext& context) {
@@ -157,7 +149,6 @@ void add_text_routes(Router& router, GatewayContext& context) {
   add("POST", "/detokenize", detokenize);
   add("POST", "/apply-template", apply_template);
   add("POST", "/chat/completions/input_tokens", count_tokens);
-  add("POST", "/embeddings", embeddings);
 }
 
 }  // namespace sluice
