@@ -108,7 +108,7 @@ install: build
 .PHONY: bench bench-peers peers
 bench: | configure
 	@cmake --build $(BUILD) --target benchmarks
-	@for bench in $(BUILD)/src/*/*_bench; do "$$bench" $(ARGS); done
+	@for bench in $(BUILD)/src/*/*_bench $(BUILD)/src/model/ggml/*_bench; do "$$bench" $(ARGS); done
 peers: $(DEFAULT_MODEL) | setup
 	@tools/peers_llama.sh
 bench-peers: build peers

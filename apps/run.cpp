@@ -12,6 +12,7 @@
 #include "memory/kv_arena.h"
 #include "model/model.h"
 #include "options.h"
+#include "or_throw.h"
 #include "sizing.h"
 
 namespace sluice {
@@ -56,12 +57,6 @@ class TerminalSink final : public TokenSink {
   ChatParser* const parser_;
 };
 
-template <class T>
-T or_throw(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().message);
-  return std::move(*result);
-}
-
 ChatPrompt chat_prompt(const RunOptions& options, const Model& model, const std::string& text) {
   auto messages = nlohmann::json::array();
   if (!options.system.empty())
@@ -75,18 +70,6 @@ ChatPrompt chat_prompt(const RunOptions& options, const Model& model, const std:
 std::string prompt_text(const RunOptions& options) {
   if (options.prompt != "-") return options.prompt;
   return {std::istreambuf_iterator<char>(std::cin), {}};
-}
-
-EngineOptions engine_options(const Sizing& sizing) {
-  EngineOptions options;
-  options.max_running = 1;
-  options.max_context = sizing.context;
-  options.batch.max_step_tokens = sizing.max_batch_tokens;
-  options.kv.num_blocks = sizing.num_blocks;
-  options.kv.prefix_cache = false;
-  options.kv.window.block_tokens = sizing.layout.block_tokens;
-  options.kv.window.step_token_budget = sizing.max_batch_tokens;
-  return options;
 }
 
 }  // namespace
@@ -112,6 +95,7 @@ int run(const RunOptions& options) {
 
   ServeOptions wanted;  // sized for this one sequence
   wanted.threads = options.threads;
+  wanted.max_running = 1;
   const auto tokens = static_cast<std::int32_t>(request->prompt.size()) + options.max_tokens;
   wanted.kv_memory = options.kv_memory > 0
                          ? options.kv_memory
@@ -126,12 +110,13 @@ int run(const RunOptions& options) {
   auto arena = or_throw(KvArena::create(sizing.layout, sizing.num_blocks));
   auto runner = or_throw(model->make_runner({.num_threads = sizing.threads,
                                              .max_step_tokens = sizing.max_batch_tokens,
-                                             .max_step_outputs = 1,
+                                             .max_step_outputs = sizing.max_running,
                                              .max_context = sizing.context}));
   runner->bind(arena.view());
   const SteadyClock clock;
   TerminalSink sink(model->tokenizer(), parser.get(), prompt.keep_special);
-  Engine engine(engine_options(sizing), *runner, model->samplers(), clock, sink);
+  Engine engine(engine_options(sizing, /*prefix_cache=*/false), *runner, model->samplers(), clock,
+                sink);
   request->arrival = clock.now();
   engine.submit(std::move(request));
   while (!engine.idle()) engine.step();

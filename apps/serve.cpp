@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <random>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -15,31 +14,11 @@
 #include "net/local_cluster.h"
 #include "net/prometheus_telemetry.h"
 #include "options.h"
+#include "or_throw.h"
 #include "sizing.h"
 
 namespace sluice {
 namespace {
-
-template <class T>
-T or_throw(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().message);
-  return std::move(*result);
-}
-void or_throw(Status status) {
-  if (!status) throw std::runtime_error(status.error().message);
-}
-
-EngineOptions engine_options(const ServeOptions& options, const Sizing& sizing) {
-  EngineOptions engine;
-  engine.max_running = sizing.max_running;
-  engine.max_context = sizing.context;
-  engine.batch.max_step_tokens = sizing.max_batch_tokens;
-  engine.kv.num_blocks = sizing.num_blocks;
-  engine.kv.prefix_cache = options.prefix_cache;
-  engine.kv.window.block_tokens = sizing.layout.block_tokens;
-  engine.kv.window.step_token_budget = sizing.max_batch_tokens;
-  return engine;
-}
 
 // One arena an instance, touched by as many threads as will use it.
 std::vector<KvArena> make_arenas(const ServeOptions& options, const Sizing& sizing) {
@@ -72,7 +51,7 @@ std::vector<LocalInstance> make_instances(const ServeOptions& options, const Siz
                                               .max_step_outputs = sizing.max_running,
                                               .max_context = sizing.context}));
     runner->bind(arena.view());
-    instances.push_back({engine_options(options, sizing), std::move(runner)});
+    instances.push_back({engine_options(sizing, options.prefix_cache), std::move(runner)});
   }
   return instances;
 }

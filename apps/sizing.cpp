@@ -102,4 +102,16 @@ Result<Sizing> size_instance(const ServeOptions& options, const ModelInfo& model
   return s;
 }
 
+EngineOptions engine_options(const Sizing& sizing, bool prefix_cache) {
+  EngineOptions engine;
+  engine.max_running = sizing.max_running;
+  engine.max_context = sizing.context;
+  engine.batch.max_step_tokens = sizing.max_batch_tokens;
+  engine.kv.num_blocks = sizing.num_blocks;
+  engine.kv.prefix_cache = prefix_cache;
+  engine.kv.window.block_tokens = sizing.layout.block_tokens;
+  engine.kv.window.step_token_budget = sizing.max_batch_tokens;
+  return engine;
+}
+
 }  // namespace sluice

@@ -6,6 +6,7 @@
 
 #include "base/kv_layout.h"
 #include "base/result.h"
+#include "engine/engine.h"
 #include "model/model_info.h"
 #include "options.h"
 
@@ -31,5 +32,8 @@ struct Sizing {
 // kInvalidArgument: the numbers asked for do not fit together; says which.
 [[nodiscard]] Result<Sizing> size_instance(const ServeOptions& options, const ModelInfo& model,
                                            const Machine& machine);
+
+// What the engine of such an instance is given.
+[[nodiscard]] EngineOptions engine_options(const Sizing& sizing, bool prefix_cache);
 
 }  // namespace sluice

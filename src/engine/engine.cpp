@@ -15,7 +15,10 @@ Engine::Engine(const EngineOptions& options, ModelRunner& runner, const SamplerF
       clock_(clock),
       sink_(sink),
       batch_scheduler_(options.batch),
-      kv_(options.kv) {}
+      kv_(options.kv) {
+  // A prompt's grant is counted in steps of the window's budget.
+  CHECK_LE(options_.batch.max_step_tokens, options_.kv.window.step_token_budget);
+}
 
 // --- Requests in ---------------------------------------------------------------
 

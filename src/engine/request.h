@@ -15,11 +15,9 @@ namespace sluice {
 
 struct Request {
   RequestId id;
-  std::string trace_id;          // x-request-id, for logs
-  std::vector<Token> prompt;     // at least one token
-  std::int32_t max_tokens = 0;   // most tokens to generate, >= 1; always bounded
-  std::int32_t length_hint = 0;  // the client's guess of the output length; 0: none
-  std::int32_t priority = 0;     // higher yields later
+  std::vector<Token> prompt;    // at least one token
+  std::int32_t max_tokens = 0;  // most tokens to generate, >= 1; always bounded
+  std::int32_t priority = 0;    // higher yields later
   SamplingParams sampling;
   TimePoint arrival{};  // at the gateway
 };

@@ -61,7 +61,6 @@ std::unique_ptr<Request> make_request(const GatewayContext& context, const Gener
   auto request = std::make_unique<Request>();
   request->prompt = prompt;
   request->max_tokens = max_tokens;
-  request->length_hint = call.length_hint;
   request->priority = call.priority;
   request->sampling = call.sampling;
   request->sampling.min_tokens = std::min(call.sampling.min_tokens, max_tokens);

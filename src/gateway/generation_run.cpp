@@ -66,7 +66,6 @@ std::optional<ApiError> GenerationRun::submit_all() {
     progress.id = request.id = context_.router.add(exchange_.thread_index(), mailbox_);
     progress.arrival = request.arrival;
     progress.submitted = true;
-    request.trace_id = exchange_.request().request_id;
     if (auto sent = context_.serving->submit(std::move(job_.requests[i])); !sent) {
       context_.router.remove(exchange_.thread_index(), progress.id);
       progress.ended = true;

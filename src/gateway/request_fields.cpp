@@ -169,7 +169,6 @@ void read_generation(FieldReader& fields, const ParseContext& context, Generatio
   read_stops(fields, context, call.stops);
   read_streaming(fields, call);
   assign(call.priority, fields.integer("priority", -1'000'000, 1'000'000));
-  assign(call.length_hint, fields.integer("length_hint", 0, kMaxInt32));
 }
 
 namespace {

@@ -39,7 +39,6 @@ struct GenerationCall {
   bool include_usage = false;
   bool continuous_usage = false;  // usage in every chunk (vLLM)
   std::int32_t priority = 0;
-  std::int32_t length_hint = 0;
 };
 
 struct ChatCall {

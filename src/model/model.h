@@ -22,7 +22,6 @@ namespace sluice {
 struct ModelOptions {
   std::string path;                         // a .gguf file
   bool repack = true;                       // use faster weight layouts where ggml has them
-  bool vocabulary_only = false;             // no weights: a gateway, `sluice tokenize`
   std::function<void(double)> on_progress;  // 0..1 while loading; may be empty
 };
 

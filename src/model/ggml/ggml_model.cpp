@@ -1,6 +1,4 @@
 // load_gguf_model(): the ggml model as one object, text side and runners.
-#include <fmt/format.h>
-
 #include "model/ggml/architecture.h"
 #include "model/ggml/ggml_runner.h"
 #include "model/ggml/inspect.h"
@@ -27,17 +25,13 @@ class GgmlModel final : public Model {
 
   [[nodiscard]] Result<std::unique_ptr<ModelRunner>> make_runner(
       const RunnerOptions& options) const override {
-    if (weights_ == nullptr) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("model {} was loaded for its vocabulary only", info_.id));
-    }
     return GgmlRunner::make(config_, *weights_, options);
   }
 
  private:
   const ModelInfo info_;
   const ModelConfig config_;
-  const std::unique_ptr<Weights> weights_;  // null: vocabulary only
+  const std::unique_ptr<Weights> weights_;
   const std::unique_ptr<LlamaText> text_;
 };
 
@@ -51,10 +45,8 @@ Result<std::unique_ptr<Model>> load_gguf_model(const ModelOptions& options) {
   // than we do: ours is checked first.
   TRY_STATUS(check_vocabulary(*file));
   TRY(std::unique_ptr<LlamaText> text, load_text_model(options.path));
-  std::unique_ptr<Weights> weights;
-  if (!options.vocabulary_only) {
-    TRY(weights, load_weights(std::move(file), config, {options.repack, options.on_progress}));
-  }
+  TRY(std::unique_ptr<Weights> weights,
+      load_weights(std::move(file), config, {options.repack, options.on_progress}));
   return std::make_unique<GgmlModel>(std::move(info), std::move(config), std::move(weights),
                                      std::move(text));
 }

@@ -14,8 +14,8 @@ namespace {
 
 // Graphs kept: decode batches of some tens of sizes beside a few prefill chunks.
 constexpr std::size_t kMaxGraphs = 32;
-// How long ggml's threads look for work before they sleep, in its own unit of
-// 131,072 rounds: a few milliseconds, longer than the loop needs between steps.
+// Where ggml is built without OpenMP (a build that was handed in): how long its
+// threads look for work before they sleep, in its own unit of 131,072 rounds.
 constexpr std::uint32_t kPolling = 1;
 
 HeadRows rows_of(const ggml_tensor& tensor) {
