@@ -235,16 +235,5 @@ TEST_F(Runner, LoadedModelGeneratesText) {
   EXPECT_EQ(output->sampled.at(0)->token, best_token(logits_of(*harness_, prompt)));
 }
 
-TEST_F(Runner, AVocabularyAloneRunsNothing) {
-  ModelOptions options;
-  options.path = path_;
-  options.vocabulary_only = true;
-  const auto model = load_gguf_model(options);
-  ASSERT_TRUE(model.has_value()) << model.error().message;
-  const auto runner = (*model)->make_runner({});
-  ASSERT_FALSE(runner.has_value());
-  EXPECT_THAT(runner.error().message, HasSubstr("vocabulary only"));
-}
-
 }  // namespace
 }  // namespace sluice::testing
