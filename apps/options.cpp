@@ -118,6 +118,8 @@ void add_serve(CLI::App& app, ServeOptions& o) {
   app.add_flag("--prefix-cache,!--no-prefix-cache", o.prefix_cache,
                "keep and share the KV of equal prefixes (on)");
   app.add_flag("--repack,!--no-repack", o.repack, "use faster weight layouts where there are (on)");
+  app.add_flag("--benchmark", o.benchmark,
+               "for load tests: take each request's true output length, for the sampler only");
   add_log_level(app, o.log_level);
 }
 

@@ -34,6 +34,7 @@ struct ServeOptions {
   bool prefix_cache = true;
   bool repack = true;
   bool accept_any_model = false;
+  bool benchmark = false;  // requests may carry their true output length
   std::string log_level = "info";
 };
 

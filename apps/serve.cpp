@@ -68,6 +68,7 @@ GatewayOptions gateway_options(const ServeOptions& options, const ModelInfo& mod
   gateway.api_keys = options.api_keys;
   gateway.cors_origins = options.cors_origins;
   gateway.version = SLUICE_VERSION;
+  gateway.benchmark = options.benchmark;
   return gateway;
 }
 

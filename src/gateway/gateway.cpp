@@ -145,8 +145,12 @@ class Gateway::Impl final {
   }
 
   ParseContext parse_context(const Model& model) const {
-    return {options_.limits, options_.model_id.empty() ? model.info().id : options_.model_id,
-            options_.model_aliases, options_.accept_any_model, model.tokenizer().vocabulary_size()};
+    return {options_.limits,
+            options_.model_id.empty() ? model.info().id : options_.model_id,
+            options_.model_aliases,
+            options_.accept_any_model,
+            model.tokenizer().vocabulary_size(),
+            options_.benchmark};
   }
 
   const GatewayOptions options_;

@@ -61,7 +61,8 @@ struct GatewayOptions {
   // Browsers' origins that may call; "localhost" means any port of this host, "*" everyone.
   std::vector<std::string> cors_origins{"localhost"};
   std::string version = "0.1.0";
-  bool page = true;  // the page at /
+  bool page = true;        // the page at /
+  bool benchmark = false;  // take `sluice_output_length`, see request_parser.h
   GatewayLimits limits;
 };
 

@@ -26,6 +26,7 @@ struct ParseContext {
   std::vector<std::string> model_aliases;
   bool accept_any_model = false;
   std::int32_t vocabulary_size = 0;
+  bool benchmark = false;  // requests may say how long their output will be
 };
 
 // What all kinds of generation have in common.

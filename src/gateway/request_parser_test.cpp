@@ -217,6 +217,19 @@ TEST(RequestParser, AModelIsAskedFor) {
   EXPECT_TRUE(parse_completion(R"({"prompt":"x","model":"whatever"})", any));
 }
 
+TEST(RequestParser, AnOutputsLengthIsTakenByABenchmarkOnly) {
+  const std::string body = R"({"model":"m","prompt":"x","sluice_output_length":7})";
+  const auto refused = parse_completion(body, kContext);
+  ASSERT_FALSE(refused);
+  expect_bad(refused.error(), {"", "sluice_output_length", "--benchmark"});
+  ParseContext benchmark = kContext;
+  benchmark.benchmark = true;
+  const auto call = parse_completion(body, benchmark);
+  ASSERT_TRUE(call) << call.error().message;
+  EXPECT_EQ(call->generation.sampling.forced_length, 7);
+  EXPECT_FALSE(call->generation.max_tokens) << "memory is planned without it";
+}
+
 TEST(RequestParser, AnAssistantMayHaveSaidNothing) {
   const auto call = parse_chat(
       R"({"model":"m","messages":[{"role":"assistant"},{"role":"assistant","content":null}]})",

@@ -34,13 +34,19 @@ struct FakeModelOptions {
 // Passes on what the fake runner computed.
 class FakeSampler final : public Sampler {
  public:
-  FakeSampler(std::int32_t vocabulary, std::uint64_t end_one_in, bool ignore_eos)
-      : vocabulary_(vocabulary), end_one_in_(ignore_eos ? 0 : end_one_in) {}
+  FakeSampler(std::int32_t vocabulary, std::uint64_t end_one_in, const SamplingParams& params)
+      : vocabulary_(vocabulary),
+        end_one_in_(params.ignore_eos || params.forced_length > 0 ? 0 : end_one_in),
+        forced_length_(params.forced_length) {}
   Result<SampledToken> sample(std::span<float>) override {
     return fail(ErrorCode::kInternal, "the fake sampler draws from a hash, not from logits");
   }
-  [[nodiscard]] SampledToken draw(std::uint64_t hash) const {
+  [[nodiscard]] SampledToken draw(std::uint64_t hash) {
     SampledToken token;
+    if (forced_length_ > 0 && drawn_++ == forced_length_) {
+      token.end_of_generation = true;
+      return token;
+    }
     token.token = static_cast<Token>(hash % static_cast<std::uint64_t>(vocabulary_));
     token.end_of_generation = end_one_in_ > 0 && (hash >> 20) % end_one_in_ == 0;
     return token;
@@ -49,6 +55,8 @@ class FakeSampler final : public Sampler {
  private:
   const std::int32_t vocabulary_;
   const std::uint64_t end_one_in_;
+  const std::int32_t forced_length_;
+  std::int32_t drawn_ = 0;
 };
 
 class FakeSamplerFactory final : public SamplerFactory {
@@ -57,8 +65,7 @@ class FakeSamplerFactory final : public SamplerFactory {
   Result<std::unique_ptr<Sampler>> make(const SamplingParams& params,
                                         std::span<const Token>) const override {
     if (params.grammar.gbnf == "bad") return fail(ErrorCode::kInvalidArgument, "bad grammar");
-    return std::make_unique<FakeSampler>(options_.vocabulary, options_.end_one_in,
-                                         params.ignore_eos);
+    return std::make_unique<FakeSampler>(options_.vocabulary, options_.end_one_in, params);
   }
 
  private:
@@ -107,7 +114,9 @@ class FakeModelRunner final : public ModelRunner {
   [[nodiscard]] std::vector<Token> expected_output(std::vector<Token> prompt,
                                                    std::int32_t max_tokens,
                                                    bool ignore_eos = false) const {
-    const FakeSampler sampler(options_.vocabulary, options_.end_one_in, ignore_eos);
+    SamplingParams params;
+    params.ignore_eos = ignore_eos;
+    FakeSampler sampler(options_.vocabulary, options_.end_one_in, params);
     std::vector<Token> output;
     while (static_cast<std::int32_t>(output.size()) < max_tokens) {
       std::uint64_t hash = kSeed;

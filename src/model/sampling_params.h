@@ -37,6 +37,9 @@ struct SamplingParams {
   std::uint64_t seed = 0;
   std::int32_t min_tokens = 0;  // no end-of-generation token before that many
   bool ignore_eos = false;
+  // Benchmarks: the generation ends after exactly so many tokens, neither earlier
+  // nor later; 0: when the model ends it. The sampler alone acts on it.
+  std::int32_t forced_length = 0;
   std::int32_t num_logprobs = -1;  // -1: none; 0: of the chosen token; n: and the n best
   GrammarSpec grammar;
 };

@@ -110,6 +110,7 @@ class TokenSampler final : public Sampler {
                   fmt::format("{} logits for a vocabulary of {} tokens", logits.size(), size));
     }
     logits = logits.first(size);  // some models pad their rows
+    if (params_.forced_length > 0 && generated_ >= params_.forced_length) return forced_end();
     if (params_.num_logprobs >= 0) raw_.assign(logits.begin(), logits.end());
     adjust(logits);
     TRY(const Token token, choose(logits));
@@ -123,6 +124,13 @@ class TokenSampler final : public Sampler {
   }
 
  private:
+  [[nodiscard]] SampledToken forced_end() const {
+    SampledToken sampled;
+    sampled.token = ends_.empty() ? 0 : ends_.front();
+    sampled.end_of_generation = true;
+    return sampled;
+  }
+
   void adjust(std::span<float> logits) {
     for (const auto& [token, bias] : params_.logit_bias) {
       logits[static_cast<std::size_t>(token)] += bias;
@@ -131,7 +139,8 @@ class TokenSampler final : public Sampler {
       logits[static_cast<std::size_t>(token)] = kImpossible;
     }
     history_.apply(logits);
-    if (params_.ignore_eos || generated_ < params_.min_tokens) {
+    const std::int32_t least = std::max(params_.min_tokens, params_.forced_length);
+    if (params_.ignore_eos || generated_ < least) {
       for (const Token token : ends_) logits[static_cast<std::size_t>(token)] = kImpossible;
     }
   }

@@ -137,6 +137,20 @@ TEST(TokenSampler, MinTokensAndIgnoreEosMaskTheEnds) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(drawn(*sampler, logits), letter('a'));
 }
 
+TEST(TokenSampler, AForcedLengthIsTheLengthWhateverTheModelSays) {
+  const Fixture f;
+  for (const bool eager : {false, true}) {
+    SCOPED_TRACE(eager);
+    std::vector<float> logits = f.falling();
+    if (eager) logits[kEnd] = 50.0F;
+    SamplingParams params = greedy();
+    params.forced_length = 3;
+    auto sampler = f.make(params);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(drawn(*sampler, logits), letter('a'));
+    EXPECT_EQ(drawn(*sampler, logits), kEnd);
+  }
+}
+
 // Presence and frequency count the output; repetition counts the prompt, too.
 TEST(TokenSampler, Penalties) {
   const Fixture f;
