@@ -7,21 +7,34 @@
 //   [layer][k | v][kv head][token][dim]
 //
 // so that the tile of one head in one layer, [token][dim], is contiguous. K is
-// stored after rotary embedding.
+// stored after rotary embedding. A q8_0 row is its elements as 8-bit integers,
+// then one f16 scale for each 32 of them: 8.5 bits an element, as in ggml, but
+// with the integers side by side so that vectors load them whole.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 namespace sluice {
 
-enum class KvType : std::uint8_t { kF16 };
+enum class KvType : std::uint8_t { kF16, kQ8_0 };
 
-[[nodiscard]] constexpr std::size_t kv_element_bytes(KvType type) {
-  switch (type) {
-    case KvType::kF16: return 2;
-  }
-  return 0;
+// Elements that share a scale; rows of a type with scales are whole groups.
+inline constexpr std::int32_t kKvGroup = 32;
+
+[[nodiscard]] constexpr std::string_view kv_type_name(KvType type) {
+  return type == KvType::kQ8_0 ? "q8_0" : "f16";
+}
+[[nodiscard]] constexpr std::optional<KvType> kv_type_of(std::string_view name) {
+  if (name == kv_type_name(KvType::kF16)) return KvType::kF16;
+  if (name == kv_type_name(KvType::kQ8_0)) return KvType::kQ8_0;
+  return std::nullopt;
+}
+[[nodiscard]] constexpr std::size_t kv_row_bytes(KvType type, std::int32_t dim) {
+  const auto elements = static_cast<std::size_t>(dim);
+  return type == KvType::kQ8_0 ? elements + elements / kKvGroup * 2 : elements * 2;
 }
 
 struct KvLayout {
@@ -34,12 +47,12 @@ struct KvLayout {
 
   friend bool operator==(const KvLayout&, const KvLayout&) = default;
 
-  [[nodiscard]] constexpr std::size_t k_row_bytes() const {
-    return static_cast<std::size_t>(head_dim_k) * kv_element_bytes(type);
+  // Whether rows can be of this type at all.
+  [[nodiscard]] constexpr bool holds_whole_groups() const {
+    return type == KvType::kF16 || (head_dim_k % kKvGroup == 0 && head_dim_v % kKvGroup == 0);
   }
-  [[nodiscard]] constexpr std::size_t v_row_bytes() const {
-    return static_cast<std::size_t>(head_dim_v) * kv_element_bytes(type);
-  }
+  [[nodiscard]] constexpr std::size_t k_row_bytes() const { return kv_row_bytes(type, head_dim_k); }
+  [[nodiscard]] constexpr std::size_t v_row_bytes() const { return kv_row_bytes(type, head_dim_v); }
   [[nodiscard]] constexpr std::size_t k_tile_bytes() const {
     return k_row_bytes() * static_cast<std::size_t>(block_tokens);
   }

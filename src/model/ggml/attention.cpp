@@ -21,12 +21,13 @@ constexpr float kLog2E = 1.44269504F;
 }  // namespace
 
 Status check_attention_shape(const KvLayout& layout, std::int32_t num_heads) {
+  const std::int32_t unit = layout.type == KvType::kQ8_0 ? kKvGroup : 8;
   for (const std::int32_t dim : {layout.head_dim_k, layout.head_dim_v}) {
-    if (dim <= 0 || dim % 8 != 0 || dim > kMaxHeadDim) {
+    if (dim <= 0 || dim % unit != 0 || dim > kMaxHeadDim) {
       return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("attention heads of {} elements are not supported: need a multiple "
-                              "of 8 up to {}",
-                              dim, kMaxHeadDim));
+                  fmt::format("attention heads of {} elements are not supported with a KV cache of "
+                              "{}: need a multiple of {} up to {}",
+                              dim, kv_type_name(layout.type), unit, kMaxHeadDim));
     }
   }
   if (layout.num_kv_heads <= 0 || num_heads <= 0 || num_heads % layout.num_kv_heads != 0) {
@@ -145,6 +146,7 @@ class AttentionRun {
             .subspan(static_cast<std::size_t>(first.first_row), static_cast<std::size_t>(rows));
     args.dots = first.few;
     args.group = group_size_;
+    args.type = layout.type;
     args.dim_k = layout.head_dim_k;
     args.dim_v = layout.head_dim_v;
     args.k = plan_.kv_.base + layout.k_offset(layer_.layer, head);
@@ -204,10 +206,10 @@ void store_kv(const AttentionPlan& plan, std::int32_t layer, const HeadRows& k, 
     std::byte* block = kv.base + static_cast<std::size_t>(id.value) * layout.block_bytes();
     const auto offset = static_cast<std::size_t>(row.position % layout.block_tokens);
     for (std::int32_t head = 0; head < layout.num_kv_heads; ++head) {
-      attention::store_f16(k.data + row.row * k.row_stride + head * k.head_stride,
+      attention::store_row(layout.type, k.data + row.row * k.row_stride + head * k.head_stride,
                            layout.head_dim_k,
                            block + layout.k_offset(layer, head) + offset * layout.k_row_bytes());
-      attention::store_f16(v.data + row.row * v.row_stride + head * v.head_stride,
+      attention::store_row(layout.type, v.data + row.row * v.row_stride + head * v.head_stride,
                            layout.head_dim_v,
                            block + layout.v_offset(layer, head) + offset * layout.v_row_bytes());
     }

@@ -41,14 +41,14 @@ struct MutableHeadRows {
   std::ptrdiff_t head_stride = 0;
 };
 
-// Whether shapes are supported: head dims are multiples of 8 up to 1,024, block
-// sizes powers of two, and query heads a multiple of KV heads.
+// Whether shapes are supported: head dims are multiples of 8 (of 32 with q8_0) up
+// to 1,024, block sizes powers of two, and query heads a multiple of KV heads.
 [[nodiscard]] Status check_attention_shape(const KvLayout& layout, std::int32_t num_heads);
 
 // The instruction set chosen for this processor, "AVX3" and the like; for logs.
 [[nodiscard]] const char* attention_target();
 
-// Writes the step's K and V rows of one layer into the blocks, as f16. All
+// Writes the step's K and V rows of one layer into the blocks, in their type. All
 // threads must have left before attend() of the layer starts: two ops.
 void store_kv(const AttentionPlan& plan, std::int32_t layer, const HeadRows& k, const HeadRows& v,
               std::int32_t ith, std::int32_t nth);

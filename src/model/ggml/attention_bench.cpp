@@ -40,10 +40,12 @@ struct Case {
   std::int32_t threads = 1;
   std::int32_t block_tokens = 16;
   std::int32_t shared = 0;  // leading tokens that all sequences share
+  KvType type = KvType::kF16;
 
   [[nodiscard]] std::int32_t tokens() const { return position + rows; }
   [[nodiscard]] double layer_bytes() const {
-    return 4.0 * shape.kv_heads * shape.dim * tokens() * sequences;
+    const auto row = static_cast<double>(kv_row_bytes(type, shape.dim));
+    return 2.0 * shape.kv_heads * row * tokens() * sequences;
   }
   [[nodiscard]] std::int32_t layers() const {
     if (rows > 32) return 1;
@@ -151,6 +153,7 @@ void ours(benchmark::State& state, const Case& c) {
   layout.num_kv_heads = c.shape.kv_heads;
   layout.head_dim_k = layout.head_dim_v = c.shape.dim;
   layout.block_tokens = c.block_tokens;
+  layout.type = c.type;
   const std::int32_t each = layout.blocks_for(c.tokens());
   Memory memory(layout.block_bytes() * static_cast<std::size_t>(each * c.sequences));
   std::vector<BlockId> blocks;
@@ -240,11 +243,14 @@ bool add_all() {
           if (shape.dim * sequences * tokens > 128 * 8 * 4096) continue;  // gigabytes
           Case c{shape, sequences, 1, tokens - 1, threads};
           add("decode/ours", ours, c);
+          add("decode_q8/ours", ours,
+              {shape, sequences, 1, tokens - 1, threads, 16, 0, KvType::kQ8_0});
           add("decode/ggml", ggmls, c);
         }
       }
       for (const std::int32_t depth : {0, 512, 2048}) {
         add("prefill/ours", ours, {shape, 1, 512, depth, threads});
+        add("prefill_q8/ours", ours, {shape, 1, 512, depth, threads, 16, 0, KvType::kQ8_0});
         add("prefill/ggml", ggmls, {shape, 1, 512, depth, threads});
       }
     }

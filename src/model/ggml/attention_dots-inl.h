@@ -200,39 +200,36 @@ struct Stretch {
   std::int32_t dim;
   std::int32_t begin;
   std::int32_t end;
-  const hwy::float16_t* after;  // null: nothing
-
-  [[nodiscard]] HWY_INLINE std::ptrdiff_t row_bytes() const {
-    return static_cast<std::ptrdiff_t>(dim) * 2;
-  }
+  const std::byte* after;  // null: nothing
 };
 
 // Hands each run of rows to `use`, as they lie.
-template <class Use>
+template <class Kv, class Use>
 HWY_INLINE void for_runs(const PartArgs& args, const Stretch& s, const Use& use) {
+  const auto row_bytes = static_cast<std::ptrdiff_t>(kv_row_bytes(Kv::kType, s.dim));
   for (std::int32_t t = s.begin; t < s.end;) {
     const std::int32_t n = run_of(args, t, s.end);
-    const hwy::float16_t* next = t + n < s.end ? row_of(args, s.tiles, t + n, s.dim) : s.after;
-    use(Run<F16Rows>{{row_of(args, s.tiles, t, s.dim), s.dim},
-                     n,
-                     reinterpret_cast<const std::byte*>(next),
-                     next != nullptr ? s.row_bytes() : 0},
+    const std::byte* next = t + n < s.end ? row_of<Kv>(args, s.tiles, t + n, s.dim) : s.after;
+    use(Run<KvRows<Kv>>{{row_of<Kv>(args, s.tiles, t, s.dim), row_bytes, s.dim},
+                        n,
+                        next,
+                        next != nullptr ? row_bytes : 0},
         t - s.begin);
     t += n;
   }
 }
 
 // The same, widened to f32 in scratch.
-template <class Use>
+template <class Kv, class Use>
 HWY_INLINE void for_wide_runs(const PartArgs& args, const Stretch& s, float* wide, const Use& use) {
+  const auto row_bytes = static_cast<std::ptrdiff_t>(kv_row_bytes(Kv::kType, s.dim));
   for (std::int32_t t = s.begin; t < s.end; t += kWideRows) {
     const std::int32_t n = s.end - t < kWideRows ? s.end - t : kWideRows;
     for (std::int32_t i = 0; i < n; ++i) {
       if (t + i + kPadFloats < s.end) {
-        const hwy::float16_t* ahead = row_of(args, s.tiles, t + i + kPadFloats, s.dim);
-        prefetch(reinterpret_cast<const std::byte*>(ahead), s.row_bytes());
+        prefetch(row_of<Kv>(args, s.tiles, t + i + kPadFloats, s.dim), row_bytes);
       }
-      widen_row(row_of(args, s.tiles, t + i, s.dim), s.dim, wide + i * padded(s.dim));
+      widen_row<Kv>(row_of<Kv>(args, s.tiles, t + i, s.dim), s.dim, wide + i * padded(s.dim));
     }
     use(Run<F32Rows>{{wide, padded(s.dim)}, n, nullptr, 0}, t - s.begin);
   }
@@ -295,7 +292,8 @@ HWY_INLINE void soften_all(const PartArgs& args, std::int32_t begin, std::int32_
 
 // Chunks end at multiples of kChunkTokens and logits lie in the same lanes
 // whatever other rows are there, so that a row's result is the same to the bit.
-inline void attend_dots(const PartArgs& args, const Partial& result, float* memory) {
+template <class Kv>
+HWY_NOINLINE void attend_dots(const PartArgs& args, const Partial& result, float* memory) {
   const std::int32_t queries = args.queries();
   const DotScratch scratch = DotScratch::at(memory, queries, args.dim_k);
   const bool widen_k = queries > kWidenAbove || args.dim_k % kLanes != 0;
@@ -308,20 +306,20 @@ inline void attend_dots(const PartArgs& args, const Partial& result, float* memo
   while (begin < args.token_end) {
     const std::int32_t chunk_end = (begin / kChunkTokens + 1) * kChunkTokens;
     const std::int32_t end = chunk_end < args.token_end ? chunk_end : args.token_end;
-    const Stretch k{args.k, args.dim_k, begin, end, row_of(args, args.v, begin, args.dim_v)};
+    const Stretch k{args.k, args.dim_k, begin, end, row_of<Kv>(args, args.v, begin, args.dim_v)};
     const bool more = end < args.token_end;
     const Stretch v{args.v, args.dim_v, begin, end,
-                    more ? row_of(args, args.k, end, args.dim_k) : nullptr};
+                    more ? row_of<Kv>(args, args.k, end, args.dim_k) : nullptr};
     if (widen_k) {
-      for_wide_runs(args, k, scratch.wide, find_logits);
+      for_wide_runs<Kv>(args, k, scratch.wide, find_logits);
     } else {
-      for_runs(args, k, find_logits);
+      for_runs<Kv>(args, k, find_logits);
     }
     soften_all(args, begin, end - begin, scratch.logits, result);
     if (widen_v) {
-      for_wide_runs(args, v, scratch.wide, add_up);
+      for_wide_runs<Kv>(args, v, scratch.wide, add_up);
     } else {
-      for_runs(args, v, add_up);
+      for_runs<Kv>(args, v, add_up);
     }
     begin = end;
   }

@@ -16,10 +16,12 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::attention::HWY_NAMESPACE {
 
 void attend_part_here(const PartArgs& args, const Partial& result, float* scratch) {
-  if (args.dots) {
-    attend_dots(args, result, scratch);
+  if (args.type == KvType::kQ8_0) {
+    args.dots ? attend_dots<Q8Kv>(args, result, scratch)
+              : attend_tiles<Q8Kv>(args, result, scratch);
   } else {
-    attend_tiles(args, result, scratch);
+    args.dots ? attend_dots<F16Kv>(args, result, scratch)
+              : attend_tiles<F16Kv>(args, result, scratch);
   }
 }
 
@@ -52,7 +54,7 @@ void merge_parts_here(const float* m, const float* l, const float* acc, std::int
   }
 }
 
-void store_f16_here(const float* from, std::int32_t count, std::byte* to) {
+void store_f16(const float* from, std::int32_t count, std::byte* to) {
   const hn::CappedTag<float, 8> d;
   const hn::Rebind<hwy::float16_t, decltype(d)> dh;
   constexpr std::int32_t kStep = static_cast<std::int32_t>(hn::MaxLanes(d));
@@ -62,6 +64,38 @@ void store_f16_here(const float* from, std::int32_t count, std::byte* to) {
     const auto x = hn::Max(hn::Neg(limit), hn::Min(limit, hn::LoadU(d, from + i)));
     hn::StoreU(hn::DemoteTo(dh, x), dh, out + i);
   }
+}
+
+// The scale is rounded to f16 first, so that the integers fit what is stored.
+void store_q8(const float* from, std::int32_t count, std::byte* to) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  const hn::Rebind<std::int8_t, F32> d8;
+  const hn::CappedTag<float, 1> d1;
+  const hn::Rebind<hwy::float16_t, decltype(d1)> d1h;
+  auto* out = reinterpret_cast<std::int8_t*>(to);
+  auto* scales = reinterpret_cast<hwy::float16_t*>(to + count);
+  for (std::int32_t group = 0; group < count; group += kKvGroup) {
+    VF most = hn::Zero(d);
+    for (std::int32_t i = group; i < group + kKvGroup; i += kLanes) {
+      most = hn::Max(most, hn::Abs(hn::LoadU(d, from + i)));
+    }
+    const float largest = hn::GetLane(hn::MaxOfLanes(d, most)) / 127.0F;
+    const auto scale = hn::DemoteTo(d1h, hn::Set(d1, largest < 65504.0F ? largest : 65504.0F));
+    hn::StoreU(scale, d1h, scales++);
+    const float stored = hn::GetLane(hn::PromoteTo(d1, scale));
+    const VF factor = hn::Set(d, stored > 0.0F ? 1.0F / stored : 0.0F);
+    const VF limit = hn::Set(d, 127.0F);
+    for (std::int32_t i = group; i < group + kKvGroup; i += kLanes) {
+      const VF x = hn::Mul(factor, hn::LoadU(d, from + i));
+      const VF bounded = hn::Max(hn::Neg(limit), hn::Min(limit, x));
+      hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, hn::NearestInt(bounded))), d8, out + i);
+    }
+  }
+}
+
+void store_row_here(KvType type, const float* from, std::int32_t count, std::byte* to) {
+  type == KvType::kQ8_0 ? store_q8(from, count, to) : store_f16(from, count, to);
 }
 
 std::size_t part_scratch_floats_here(std::int32_t queries, std::int32_t dim_k, std::int32_t dim_v) {
@@ -82,7 +116,7 @@ namespace sluice::attention {
 
 HWY_EXPORT(attend_part_here);
 HWY_EXPORT(merge_parts_here);
-HWY_EXPORT(store_f16_here);
+HWY_EXPORT(store_row_here);
 HWY_EXPORT(part_scratch_floats_here);
 HWY_EXPORT(target_name_here);
 
@@ -99,8 +133,8 @@ void merge_parts(const float* m, const float* l, const float* acc, std::int32_t 
   HWY_DYNAMIC_DISPATCH(merge_parts_here)(m, l, acc, parts, stride, sink, dim_v, out);
 }
 
-void store_f16(const float* from, std::int32_t count, std::byte* to) {
-  HWY_DYNAMIC_DISPATCH(store_f16_here)(from, count, to);
+void store_row(KvType type, const float* from, std::int32_t count, std::byte* to) {
+  HWY_DYNAMIC_DISPATCH(store_row_here)(type, from, count, to);
 }
 
 const char* target_name() {

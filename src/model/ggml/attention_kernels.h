@@ -60,6 +60,7 @@ struct PartArgs {
   HeadRows q;        // starts at the group's first head
   std::span<const AttentionRow> rows;
   std::int32_t group = 1;  // query heads that share the KV head
+  KvType type = KvType::kF16;
   std::int32_t dim_k = 0;
   std::int32_t dim_v = 0;
   const std::byte* k = nullptr;  // the head's tile of block b: k + b * block_bytes
@@ -90,9 +91,10 @@ void attend_part(const PartArgs& args, const Partial& result, float* scratch);
 void merge_parts(const float* m, const float* l, const float* acc, std::int32_t parts,
                  std::size_t stride, float sink, std::int32_t dim_v, float* out);
 
-// f32 to f16, nearest (truncated where the processor has no such instruction),
-// clamped to f16's largest finite number.
-void store_f16(const float* from, std::int32_t count, std::byte* to);
+// Writes a row of f32 in the KV's type: f16, nearest (truncated where the
+// processor has no such instruction), clamped to the largest finite number; or
+// q8_0, each group scaled so that its largest element becomes 127.
+void store_row(KvType type, const float* from, std::int32_t count, std::byte* to);
 
 // The name of the instruction set in use.
 const char* target_name();

@@ -36,14 +36,42 @@ inline constexpr bool kManyRegisters = true;
 inline constexpr bool kManyRegisters = false;
 #endif
 
+// The types of KV: how elements [column, column + lanes of D) of a row become
+// floats. `column` is a multiple of D's lanes.
+struct F16Kv {
+  static constexpr KvType kType = KvType::kF16;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const std::byte* row, std::int32_t,
+                                    std::ptrdiff_t column) {
+    const auto* at = reinterpret_cast<const hwy::float16_t*>(row) + column;
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), at));
+  }
+};
+struct Q8Kv {
+  static constexpr KvType kType = KvType::kQ8_0;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const std::byte* row, std::int32_t dim,
+                                    std::ptrdiff_t column) {
+    static_assert(kKvGroup % hn::MaxLanes(D()) == 0);
+    const hn::Rebind<std::uint16_t, D> du;
+    const auto* scales = reinterpret_cast<const std::uint16_t*>(row + dim);
+    const auto scale = hn::PromoteTo(
+        d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), hn::Set(du, scales[column / kKvGroup])));
+    const auto* at = reinterpret_cast<const std::int8_t*>(row) + column;
+    const auto whole =
+        hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(hn::Rebind<std::int8_t, D>(), at));
+    return hn::Mul(scale, hn::ConvertTo(d, whole));
+  }
+};
+
 // A head's rows as they lie in a block, and as scratch holds them.
-struct F16Rows {
-  const hwy::float16_t* data;
-  std::ptrdiff_t stride;
+template <class Kv>
+struct KvRows {
+  const std::byte* data;
+  std::ptrdiff_t stride;  // bytes
+  std::int32_t dim;
   HWY_INLINE VF load(std::ptrdiff_t row, std::ptrdiff_t column) const {
-    const F32 d;
-    return hn::PromoteTo(
-        d, hn::LoadU(hn::Rebind<hwy::float16_t, F32>(), data + row * stride + column));
+    return Kv::load(F32(), data + row * stride, dim, column);
   }
 };
 struct F32Rows {
@@ -127,18 +155,16 @@ HWY_INLINE void store_blocks(D d, hn::Vec<D> v, float* to) {
 }
 #endif
 
-// f16 to f32, zeros up to a multiple of kPadFloats. `count` is a multiple of 8.
-HWY_INLINE void widen_row(const hwy::float16_t* from, std::int32_t count, float* to) {
+// A row of KV to f32, zeros up to a multiple of kPadFloats. `count` is a multiple
+// of 8.
+template <class Kv>
+HWY_INLINE void widen_row(const std::byte* from, std::int32_t count, float* to) {
   const F32 d;
-  const hn::Rebind<hwy::float16_t, F32> dh;
   std::int32_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    hn::StoreU(hn::PromoteTo(d, hn::LoadU(dh, from + i)), d, to + i);
-  }
+  for (; i + kLanes <= count; i += kLanes) hn::StoreU(Kv::load(d, from, count, i), d, to + i);
   if constexpr (kLanes > 8) {
     const hn::CappedTag<float, 8> d8;
-    const hn::Rebind<hwy::float16_t, decltype(d8)> dh8;
-    for (; i < count; i += 8) hn::StoreU(hn::PromoteTo(d8, hn::LoadU(dh8, from + i)), d8, to + i);
+    for (; i < count; i += 8) hn::StoreU(Kv::load(d8, from, count, i), d8, to + i);
   }
   for (; i < padded(count); ++i) to[i] = 0.0F;
 }
@@ -182,12 +208,13 @@ HWY_INLINE float soften(float* logits, std::int32_t count, std::int32_t begin, s
 }
 
 // Where token `token` of the part's head lies; k or v.
-HWY_INLINE const hwy::float16_t* row_of(const PartArgs& args, const std::byte* tiles,
-                                        std::int32_t token, std::int32_t dim) {
+template <class Kv>
+HWY_INLINE const std::byte* row_of(const PartArgs& args, const std::byte* tiles, std::int32_t token,
+                                   std::int32_t dim) {
   const std::int32_t mask = (1 << args.block_shift) - 1;
   const auto block = static_cast<std::size_t>(args.blocks[token >> args.block_shift].value);
-  return reinterpret_cast<const hwy::float16_t*>(tiles + block * args.block_bytes) +
-         static_cast<std::ptrdiff_t>(token & mask) * dim;
+  return tiles + block * args.block_bytes +
+         static_cast<std::size_t>(token & mask) * kv_row_bytes(Kv::kType, dim);
 }
 
 // How many tokens from `token` on lie one behind the other, at most to `end`.

@@ -100,6 +100,7 @@ class World {
     std::copy_n(tables_[from].begin(), both, tables_[to].begin());
   }
 
+  // The row of a token: f16 elements, or q8_0's integers and scales.
   [[nodiscard]] std::uint16_t* element(std::size_t s, std::int32_t token, std::int32_t layer,
                                        std::int32_t head, bool v) {
     const std::int32_t id =
@@ -109,6 +110,23 @@ class World {
         (v ? layout_.v_offset(layer, head) + layout_.v_row_bytes() * in_block(token)
            : layout_.k_offset(layer, head) + layout_.k_row_bytes() * in_block(token));
     return arena_.data() + offset / 2;
+  }
+
+  // What is stored there, exactly.
+  [[nodiscard]] std::vector<double> stored(std::size_t s, std::int32_t token, std::int32_t layer,
+                                           std::int32_t head, bool v) {
+    const std::uint16_t* row = element(s, token, layer, head, v);
+    const std::int32_t dim = v ? layout_.head_dim_v : layout_.head_dim_k;
+    std::vector<double> values;
+    for (std::int32_t i = 0; i < dim; ++i) {
+      if (layout_.type == KvType::kQ8_0) {
+        values.push_back(reinterpret_cast<const std::int8_t*>(row)[i] *
+                         double_from(row[dim / 2 + i / kKvGroup]));
+      } else {
+        values.push_back(double_from(row[i]));
+      }
+    }
+    return values;
   }
 
   // Runs all layers over `only` (empty: all sequences); [row][head][dim_v].
@@ -205,7 +223,14 @@ class World {
           for (const bool v : {false, true}) {
             std::uint16_t* row = element(s, t, layer, head, v);
             const std::int32_t dim = v ? layout_.head_dim_v : layout_.head_dim_k;
-            for (std::int32_t i = 0; i < dim; ++i) row[i] = noise[rng_() % noise.size()];
+            if (layout_.type == KvType::kF16) {
+              for (std::int32_t i = 0; i < dim; ++i) row[i] = noise[rng_() % noise.size()];
+              continue;
+            }
+            for (std::int32_t i = 0; i < dim / 2; ++i) row[i] = static_cast<std::uint16_t>(rng_());
+            for (std::int32_t g = 0; g < dim / kKvGroup; ++g) {
+              row[dim / 2 + g] = half_from(magnitude_ * static_cast<float>(rng_.uniform()) / 50);
+            }
           }
         }
       }
@@ -222,11 +247,9 @@ class World {
         params.sliding_window > 0 ? std::max(0, position - params.sliding_window + 1) : 0;
     std::vector<double> logits;
     for (std::int32_t t = first; t <= position; ++t) {
-      const std::uint16_t* k = element(s, t, params.layer, head, false);
+      const std::vector<double> k = stored(s, t, params.layer, head, false);
       double dot = 0;
-      for (std::int32_t i = 0; i < layout_.head_dim_k; ++i) {
-        dot += static_cast<double>(q[i]) * double_from(k[i]);
-      }
+      for (std::size_t i = 0; i < k.size(); ++i) dot += static_cast<double>(q[i]) * k[i];
       dot *= static_cast<double>(params.scale);
       const auto cap = static_cast<double>(params.logit_softcap);
       logits.push_back(cap != 0 ? cap * std::tanh(dot / cap) : dot);
@@ -239,8 +262,8 @@ class World {
     for (std::int32_t t = first; t <= position; ++t) {
       const double weight = std::exp(logits[static_cast<std::size_t>(t - first)] - largest);
       sum += weight;
-      const std::uint16_t* v = element(s, t, params.layer, head, true);
-      for (std::size_t i = 0; i < out.size(); ++i) out[i] += weight * double_from(v[i]);
+      const std::vector<double> v = stored(s, t, params.layer, head, true);
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] += weight * v[i];
     }
     for (double& x : out) x /= sum;
     return out;
@@ -317,14 +340,17 @@ TEST_P(Attention, UsesTheTarget) {
 
 TEST_P(Attention, MatchesDoublePrecisionOverRandomShapes) {
   constexpr std::int32_t kDims[] = {8, 24, 64, 80, 96, 128, 192, 256};
-  for (std::uint64_t seed = 1; seed <= 25; ++seed) {
+  constexpr std::int32_t kGroupedDims[] = {32, 64, 64, 96, 128, 160, 192, 256};
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     Rng rng(seed);
     const auto pick = [&](std::uint64_t n) { return static_cast<std::int32_t>(rng.below(n)); };
-    const std::int32_t dim_k = kDims[pick(8)];
-    const std::int32_t dim_v = pick(2) == 0 ? dim_k : kDims[pick(8)];
+    const auto& dims = seed <= 25 ? kDims : kGroupedDims;
+    const std::int32_t dim_k = dims[pick(8)];
+    const std::int32_t dim_v = pick(2) == 0 ? dim_k : dims[pick(8)];
     const std::int32_t kv_heads = 1 + pick(3);
     const std::int32_t group = 1 + pick(17);
-    const KvLayout layout = layout_of(1 + pick(2), kv_heads, dim_k, dim_v, 1 << pick(8));
+    KvLayout layout = layout_of(1 + pick(2), kv_heads, dim_k, dim_v, 1 << pick(8));
+    if (seed > 25) layout.type = KvType::kQ8_0;
     std::vector<TestSequence> sequences;
     for (std::int32_t i = 1 + pick(3); i > 0; --i) {
       sequences.push_back({pick(3) == 0 ? pick(600) : pick(40), pick(2) == 0 ? 1 : 1 + pick(50)});
@@ -445,6 +471,57 @@ TEST_P(Attention, StoresRowsAsF16) {
   }
 }
 
+// Each element is off by half a scale at most, and by what the scale's own
+// rounding leaves of the largest.
+TEST_P(Attention, StoresRowsAsQ8) {
+  KvLayout layout = layout_of(2, 2, 64, 32, 4);
+  layout.type = KvType::kQ8_0;
+  World world(layout, 2, {{6, 9}, {0, 1}}, 11, 30.0F);
+  for (int i = 0; i < 32; ++i) world.v_[static_cast<std::size_t>(i)] = 0;  // a group of zeros
+  world.run(plan_, plain(layout), 3);
+  for (std::size_t s = 0; s < 2; ++s) {
+    for (std::int32_t r = 0; r < world.sequences_[s].num_rows; ++r) {
+      const std::int32_t row = world.sequences_[s].row_begin + r;
+      const std::int32_t token = world.sequences_[s].position + r;
+      for (std::int32_t head = 0; head < 2; ++head) {
+        const auto stored = world.stored(s, token, 1, head, false);
+        const float* x = world.k_.data() + static_cast<std::ptrdiff_t>((row * 2 + head) * 64);
+        for (std::size_t group = 0; group < 64; group += kKvGroup) {
+          float largest = 0;
+          for (std::size_t i = 0; i < kKvGroup; ++i) {
+            largest = std::max(largest, std::fabs(x[group + i]));
+          }
+          const double allowed = static_cast<double>(largest) / 127 * 0.5 * 1.01;
+          for (std::size_t i = group; i < group + kKvGroup; ++i) {
+            EXPECT_NEAR(stored[i], static_cast<double>(x[i]), allowed);
+          }
+        }
+      }
+    }
+  }
+}
+
+// What quantising costs: the same rows through both types.
+TEST_P(Attention, Q8IsNearF16) {
+  KvLayout layout = layout_of(1, 2, 64, 64, 16);
+  World f16(layout, 6, {{0, 300}, {0, 40}}, 3);
+  layout.type = KvType::kQ8_0;
+  World q8(layout, 6, {{0, 300}, {0, 40}}, 3);
+  ASSERT_EQ(f16.k_, q8.k_);
+  EXPECT_LT(static_cast<double>(layout.block_bytes()),
+            0.54 * static_cast<double>(f16.layout_.block_bytes()));
+  const auto exact = f16.run(plan_, plain(layout), 2)[0];
+  const auto coarse = q8.run(plan_, plain(layout), 2)[0];
+  double error = 0;
+  double size = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    if (exact[i] == World::kUntouched) continue;
+    error += std::pow(static_cast<double>(exact[i] - coarse[i]), 2);
+    size += std::pow(static_cast<double>(exact[i]), 2);
+  }
+  EXPECT_LT(std::sqrt(error / size), 0.01);
+}
+
 TEST_P(Attention, SurvivesHugeLogits) {
   const KvLayout layout = layout_of(1, 1, 64, 64, 16);
   World world(layout, 4, {{100, 1}, {20, 40}}, 5, 300.0F);
@@ -470,6 +547,11 @@ TEST(AttentionShape, NamesWhatItCannotDo) {
   EXPECT_NE(message(layout_of(1, 3, 64, 2048, 16), 9).find("up to 1024"), std::string::npos);
   EXPECT_NE(message(layout_of(1, 3, 64, 64, 16), 10).find("10 attention heads"), std::string::npos);
   EXPECT_NE(message(layout_of(1, 3, 64, 64, 24), 9).find("24 tokens"), std::string::npos);
+  KvLayout quantised = layout_of(1, 3, 80, 64, 16);
+  EXPECT_EQ(message(quantised, 9), "");
+  quantised.type = KvType::kQ8_0;
+  EXPECT_NE(message(quantised, 9).find("a KV cache of q8_0: need a multiple of 32"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -91,21 +91,20 @@ HWY_INLINE void product(const Product& p, std::int32_t rows, std::int32_t column
 
 // Four tokens' columns [column, column + lanes of D) go to
 // to[(column + lane) * kTileTokens + 0..3].
-template <class D>
-HWY_INLINE void transpose_four(D d, const hwy::float16_t* const (&rows)[4], std::int32_t column,
-                               float* to) {
-  const hn::Rebind<hwy::float16_t, D> dh;
+template <class Kv, class D>
+HWY_INLINE void transpose_four(D d, const std::byte* const (&rows)[4], std::int32_t dim,
+                               std::int32_t column, float* to) {
 #if HWY_TARGET == HWY_SCALAR
   SLUICE_UNROLL for (std::int32_t i = 0; i < 4; ++i) {
-    to[column * kTileTokens + i] = hn::GetLane(hn::PromoteTo(d, hn::LoadU(dh, rows[i] + column)));
+    to[column * kTileTokens + i] = hn::GetLane(Kv::load(d, rows[i], dim, column));
   }
 #else
   const hn::RepartitionToWide<D> dw;
   using V = hn::Vec<D>;
-  const V r0 = hn::PromoteTo(d, hn::LoadU(dh, rows[0] + column));
-  const V r1 = hn::PromoteTo(d, hn::LoadU(dh, rows[1] + column));
-  const V r2 = hn::PromoteTo(d, hn::LoadU(dh, rows[2] + column));
-  const V r3 = hn::PromoteTo(d, hn::LoadU(dh, rows[3] + column));
+  const V r0 = Kv::load(d, rows[0], dim, column);
+  const V r1 = Kv::load(d, rows[1], dim, column);
+  const V r2 = Kv::load(d, rows[2], dim, column);
+  const V r3 = Kv::load(d, rows[3], dim, column);
   const auto a = hn::BitCast(dw, hn::InterleaveLower(d, r0, r1));
   const auto b = hn::BitCast(dw, hn::InterleaveLower(d, r2, r3));
   const auto c = hn::BitCast(dw, hn::InterleaveUpper(d, r0, r1));
@@ -120,19 +119,23 @@ HWY_INLINE void transpose_four(D d, const hwy::float16_t* const (&rows)[4], std:
 }
 
 // K of tokens [begin, begin + count), as [dim][kTileTokens].
+template <class Kv>
 HWY_INLINE void transpose_k(const PartArgs& args, std::int32_t begin, std::int32_t count,
                             float* to) {
   const F32 d;
   for (std::int32_t t = 0; t < count; t += 4) {
-    const hwy::float16_t* rows[4];
+    const std::byte* rows[4];
     SLUICE_UNROLL for (std::int32_t i = 0; i < 4; ++i) {
       const std::int32_t token = t + i < count ? t + i : count - 1;
-      rows[i] = row_of(args, args.k, begin + token, args.dim_k);
+      rows[i] = row_of<Kv>(args, args.k, begin + token, args.dim_k);
     }
     std::int32_t c = 0;
-    for (; c + kLanes <= args.dim_k; c += kLanes) transpose_four(d, rows, c, to + t);
+    for (; c + kLanes <= args.dim_k; c += kLanes) {
+      transpose_four<Kv>(d, rows, args.dim_k, c, to + t);
+    }
     if constexpr (kLanes > 8) {
-      for (; c < args.dim_k; c += 8) transpose_four(hn::CappedTag<float, 8>(), rows, c, to + t);
+      const hn::CappedTag<float, 8> d8;
+      for (; c < args.dim_k; c += 8) transpose_four<Kv>(d8, rows, args.dim_k, c, to + t);
     }
   }
 }
@@ -161,7 +164,8 @@ struct TileScratch {
   }
 };
 
-inline void attend_tiles(const PartArgs& args, const Partial& result, float* memory) {
+template <class Kv>
+HWY_NOINLINE void attend_tiles(const PartArgs& args, const Partial& result, float* memory) {
   const std::int32_t queries = args.queries();
   const TileScratch scratch = TileScratch::at(memory, queries, args.dim_k);
   const std::int32_t dim_v = padded(args.dim_v);
@@ -170,7 +174,7 @@ inline void attend_tiles(const PartArgs& args, const Partial& result, float* mem
   for (std::int32_t begin = args.token_begin; begin < args.token_end; begin += kTileTokens) {
     const std::int32_t left = args.token_end - begin;
     const std::int32_t count = left < kTileTokens ? left : kTileTokens;
-    transpose_k(args, begin, count, scratch.k);
+    transpose_k<Kv>(args, begin, count, scratch.k);
     product({scratch.q, padded(args.dim_k), scratch.k, kTileTokens, scratch.logits, kTileTokens,
              args.dim_k, nullptr},
             queries, (count + kLanes - 1) / kLanes * kLanes);
@@ -182,8 +186,8 @@ inline void attend_tiles(const PartArgs& args, const Partial& result, float* mem
                  seen.end, args.softcap, result.m[j], result.l[j]);
     }
     for (std::int32_t t = 0; t < count; ++t) {
-      widen_row(row_of(args, args.v, begin + t, args.dim_v), args.dim_v,
-                scratch.v + static_cast<std::ptrdiff_t>(t) * dim_v);
+      widen_row<Kv>(row_of<Kv>(args, args.v, begin + t, args.dim_v), args.dim_v,
+                    scratch.v + static_cast<std::ptrdiff_t>(t) * dim_v);
     }
     product(
         {scratch.logits, kTileTokens, scratch.v, dim_v, result.acc, dim_v, count, scratch.factors},
