@@ -89,6 +89,55 @@ TEST_F(Runner, SteadyBatchReplaysItsGraph) {
   EXPECT_EQ(harness_->runner().compute_buffer_bytes(), bytes);
 }
 
+// As in a window: sequences end and none is admitted.
+TEST_F(Runner, AShrinkingBatchReplaysItsGraph) {
+  std::vector<HarnessSequence> sequences(24);
+  std::vector<HarnessSequence*> batch;
+  for (HarnessSequence& s : sequences) {
+    s.tokens = some_tokens(20, static_cast<Token>(batch.size()));
+    batch.push_back(&s);
+  }
+  const std::vector<std::vector<float>> alone = [&] {
+    std::vector<std::vector<float>> logits;
+    for (const HarnessSequence& s : sequences) {
+      logits.push_back(logits_of(*harness_, {s.tokens.begin(), s.tokens.begin() + 8}));
+    }
+    return logits;
+  }();
+  harness_->step(batch, std::vector<std::int32_t>(24, 4));
+  harness_->step(batch, std::vector<std::int32_t>(24, 1));
+  const std::int64_t built = harness_->runner().num_graphs_built();
+  for (std::size_t left : {23U, 22U}) {
+    batch.resize(left);
+    harness_->step(batch, std::vector<std::int32_t>(left, 1));
+  }
+  batch.resize(22);
+  harness_->step(batch, std::vector<std::int32_t>(22, 1));
+  EXPECT_EQ(harness_->runner().num_graphs_built(), built);
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    EXPECT_THAT(sequences[i].sampler.logits(), Pointwise(FloatNear(kTolerance), alone[i])) << i;
+  }
+}
+
+// Chunks of about equal size beside decode rows.
+TEST_F(Runner, MixedStepsOfAboutEqualSizeShareAGraph) {
+  std::vector<HarnessSequence> sequences(9);
+  std::vector<HarnessSequence*> batch;
+  for (HarnessSequence& s : sequences) {
+    s.tokens = some_tokens(300);
+    batch.push_back(&s);
+  }
+  std::vector<std::int32_t> counts(9, 1);
+  counts[8] = 0;
+  harness_->step(batch, counts);
+  const std::int64_t before = harness_->runner().num_graphs_built();
+  for (const std::int32_t chunk : {56, 54, 53, 56, 51, 55}) {
+    counts[8] = chunk;
+    harness_->step(batch, counts);
+  }
+  EXPECT_LE(harness_->runner().num_graphs_built(), before + 2);
+}
+
 // More shapes than graphs are kept, the largest step among them: nothing grows,
 // and a graph that comes back is still right.
 TEST_F(Runner, ManyShapes) {

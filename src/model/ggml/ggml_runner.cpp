@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -17,6 +18,22 @@ constexpr std::size_t kMaxGraphs = 32;
 // Where ggml is built without OpenMP (a build that was handed in): how long its
 // threads look for work before they sleep, in its own unit of 131,072 rounds.
 constexpr std::uint32_t kPolling = 1;
+
+// Rows beyond those of a step that its graph may have.
+constexpr std::int32_t padding(std::int32_t rows) {
+  return rows / 8;
+}
+
+// Whether a graph of `graph` can serve a step of `step`. Outputs of all rows are
+// not gathered, and those of no row are not computed.
+bool serves(const GraphShape& graph, const GraphShape& step) {
+  const auto fits = [](std::int32_t has, std::int32_t needs) {
+    return has >= needs && has <= needs + padding(needs);
+  };
+  const bool all = step.num_tokens == step.num_outputs;
+  return fits(graph.num_tokens, step.num_tokens) && fits(graph.num_outputs, step.num_outputs) &&
+         (graph.num_tokens == graph.num_outputs) == all;
+}
 
 HeadRows rows_of(const ggml_tensor& tensor) {
   return {static_cast<const float*>(tensor.data),
@@ -108,6 +125,7 @@ std::size_t GgmlRunner::compute_buffer_bytes() const {
 void GgmlRunner::bind(const KvView& kv) {
   KvLayout expected = config_.kv_layout();
   expected.block_tokens = kv.layout.block_tokens;
+  expected.type = kv.layout.type;
   CHECK(kv.layout == expected);
   CHECK(check_attention_shape(kv.layout, config_.num_heads).has_value());
   CHECK(kv.base != nullptr && kv.num_blocks > 0);
@@ -121,13 +139,35 @@ StepGraph GgmlRunner::build(GraphShape shape) {
   return build_step_graph(config_, weights_.tensors(), shape, long_context, hooks);
 }
 
-Result<GgmlRunner::CachedGraph*> GgmlRunner::graph_for(GraphShape shape) {
-  const auto found = std::find_if(graphs_.begin(), graphs_.end(),
-                                  [&](const CachedGraph& g) { return g.shape == shape; });
-  if (found != graphs_.end()) {
-    found->last_used = num_steps_;
-    return &*found;
+// The smallest that serves.
+GgmlRunner::CachedGraph* GgmlRunner::cached_for(GraphShape shape) {
+  CachedGraph* best = nullptr;
+  for (CachedGraph& graph : graphs_) {
+    if (serves(graph.shape, shape) && (best == nullptr || graph.shape < best->shape)) best = &graph;
   }
+  return best;
+}
+
+// A batch of decode rows only shrinks until the next admission: as it is. Mixed
+// steps are of any size: up to the next of eight sizes between two powers of two.
+GraphShape GgmlRunner::roomy(GraphShape shape) const {
+  if (shape.num_tokens == shape.num_outputs) return shape;
+  const auto up = [](std::int32_t rows) {
+    const auto unit =
+        static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(rows))) / 8;
+    return unit <= 1 ? rows : (rows + unit - 1) / unit * unit;
+  };
+  GraphShape large{std::min(up(shape.num_tokens), options_.max_step_tokens),
+                   std::min(up(shape.num_outputs), options_.max_step_outputs)};
+  return large.num_outputs < large.num_tokens && serves(large, shape) ? large : shape;
+}
+
+Result<GgmlRunner::CachedGraph*> GgmlRunner::graph_for(GraphShape shape) {
+  if (CachedGraph* const cached = cached_for(shape)) {
+    cached->last_used = num_steps_;
+    return cached;
+  }
+  shape = roomy(shape);
   StepGraph step = build(shape);
   // All graphs lie in one buffer: only one runs at a time. If it has to grow,
   // the others' addresses are gone.
@@ -208,6 +248,7 @@ void GgmlRunner::write_inputs(const StepInput& input, const StepGraph& step) con
   auto* outputs =
       step.output_rows == nullptr ? nullptr : static_cast<std::int32_t*>(step.output_rows->data);
   std::int32_t row = 0;
+  const auto* const outputs_end = outputs == nullptr ? nullptr : outputs + step.output_rows->ne[0];
   for (const StepRows& rows : input.rows) {
     std::int32_t position = rows.position;
     for (const Token token : rows.tokens) {
@@ -216,6 +257,10 @@ void GgmlRunner::write_inputs(const StepInput& input, const StepGraph& step) con
     }
     if (outputs != nullptr && rows.sampler != nullptr) *outputs++ = row - 1;
   }
+  // Rows that the step does not have are computed, and seen by nobody.
+  std::fill(tokens + row, tokens + step.tokens->ne[0], 0);
+  std::fill(positions + row, positions + step.positions->ne[0], 0);
+  while (outputs != outputs_end) *outputs++ = 0;
 }
 
 Result<StepOutput> GgmlRunner::run(const StepInput& input) {
@@ -249,6 +294,12 @@ void GgmlRunner::attend_op(ggml_tensor* dst, int ith, int nth, void* userdata) {
   const auto& call = *static_cast<const LayerCall*>(userdata);
   const MutableHeadRows out{static_cast<float*>(dst->data),
                             static_cast<std::ptrdiff_t>(dst->nb[1] / sizeof(float)), call.head_dim};
+  if (ith == 0) {  // what lies there may be no number
+    const auto rows = static_cast<std::size_t>(call.plan->rows().size());
+    const std::size_t row_bytes = dst->nb[1];
+    std::memset(static_cast<char*>(dst->data) + rows * row_bytes, 0,
+                (static_cast<std::size_t>(dst->ne[1]) - rows) * row_bytes);
+  }
   attend(*call.plan, call.layer, rows_of(*dst->src[0]), out, ith, nth);
 }
 

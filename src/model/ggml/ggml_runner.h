@@ -1,8 +1,10 @@
 // Runs steps on the CPU with ggml: graphs that are kept and replayed, threads of
 // its own, attention over KV blocks, and sampling by the same threads.
 //
-// Owned and used by one engine's loop. Idle threads sleep. After the first step
-// of a shape, further ones neither build graphs nor allocate.
+// Owned and used by one engine's loop. Idle threads sleep. A graph serves every
+// step of its shape and those that are smaller by up to an eighth, whose missing
+// rows are computed for nothing: a batch that shrinks as its sequences end, and
+// mixed steps of about equal size, build nothing and allocate nothing.
 #pragma once
 
 #include <atomic>
@@ -31,7 +33,7 @@ class GgmlRunner final : public ModelRunner {
   void bind(const KvView& kv) override;
   [[nodiscard]] Result<StepOutput> run(const StepInput& input) override;
 
-  // Graphs built so far: a steady batch does not raise it.
+  // Graphs built so far: a steady or shrinking batch does not raise it.
   [[nodiscard]] std::int64_t num_graphs_built() const { return num_graphs_built_; }
   [[nodiscard]] std::size_t compute_buffer_bytes() const;
 
@@ -54,6 +56,9 @@ class GgmlRunner final : public ModelRunner {
   GgmlRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options);
   [[nodiscard]] Status reserve();
   [[nodiscard]] Result<CachedGraph*> graph_for(GraphShape shape);
+  [[nodiscard]] CachedGraph* cached_for(GraphShape shape);
+  // The shape to build for a step that no cached graph serves.
+  [[nodiscard]] GraphShape roomy(GraphShape shape) const;
   [[nodiscard]] StepGraph build(GraphShape shape);
   void copy_blocks(const std::vector<BlockCopy>& copies) const;
   // Checks the caller's rows and turns them into attention sequences and samplers.
