@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <stdexcept>
+
 #include "model/model.h"
 #include "options.h"
 #include "or_throw.h"
@@ -8,7 +10,14 @@ namespace sluice {
 
 int inspect(const InspectOptions& options) {
   const ModelInfo info = or_throw(inspect_gguf(options.model));
-  const KvLayout& kv = info.kv_layout;
+  KvLayout kv = info.kv_layout;
+  kv.type = options.kv_type;
+  if (!kv.holds_whole_groups()) {
+    throw std::runtime_error(
+        fmt::format("a KV cache of {} needs heads of a multiple of {} "
+                    "elements; this model's have {}",
+                    kv_type_name(kv.type), kKvGroup, kv.head_dim_k));
+  }
   const auto row = [](const char* name, const std::string& value) {
     fmt::print("{:<18}{}\n", name, value);
   };
@@ -26,7 +35,7 @@ int inspect(const InspectOptions& options) {
   if (info.sliding_window > 0) row("sliding window", fmt::format("{} tokens", info.sliding_window));
   row("KV cache",
       fmt::format("{} a token ({} blocks of {} tokens, {} each)", format_size(kv.token_bytes()),
-                  "f16", kv.block_tokens, format_size(kv.block_bytes())));
+                  kv_type_name(kv.type), kv.block_tokens, format_size(kv.block_bytes())));
   row("tokens that fit",
       fmt::format("{} in {}",
                   options.memory / kv.block_bytes() * static_cast<std::size_t>(kv.block_tokens),

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -59,10 +60,30 @@ CLI::Option* add_size(CLI::App& app, const std::string& name, std::size_t& targe
       ->type_name("SIZE");
 }
 
+void add_kv_type(CLI::App& app, KvType& type) {
+  app.add_option_function<std::string>(
+         "--kv-type", [&type](const std::string& name) { type = kv_type_of(name).value(); },
+         "type of the KV cache: f16, or q8_0 for half the memory (default f16)")
+      ->check(CLI::IsMember({"f16", "q8_0"}));
+}
+
 void add_log_level(CLI::App& app, std::string& level) {
   app.add_option("--log-level", level, "trace, debug, info, warning or error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}))
       ->capture_default_str();
+}
+
+void read_objectives(const std::vector<std::string>& all, ServeOptions& o) {
+  for (const std::string& text : all) {
+    const std::size_t equals = text.find('=');
+    std::int32_t priority = 0;
+    const char* end = text.data() + text.size();
+    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size() ||
+        std::from_chars(text.data() + equals + 1, end, priority).ptr != end) {
+      throw CLI::ValidationError("--objective", fmt::format("\"{}\" is not NAME=PRIORITY", text));
+    }
+    o.objectives[text.substr(0, equals)] = priority;
+  }
 }
 
 void add_serve(CLI::App& app, ServeOptions& o) {
@@ -82,6 +103,11 @@ void add_serve(CLI::App& app, ServeOptions& o) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false)
       ->capture_default_str();
+  app.add_option_function<std::vector<std::string>>(
+         "--objective", [&o](const std::vector<std::string>& all) { read_objectives(all, o); },
+         "NAME=PRIORITY: what x-gateway-inference-objective: NAME means; may be repeated")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
   app.add_option("--instances", o.instances,
                  "engines in this process; threads and memory are shared out")
       ->check(CLI::Range(1, 64))
@@ -93,6 +119,10 @@ void add_serve(CLI::App& app, ServeOptions& o) {
       ->capture_default_str();
   add_size(app, "--kv-memory", o.kv_memory,
            "KV cache in all, e.g. 2GiB (default: by model and free memory)");
+  add_size(
+      app, "--kv-host-memory", o.kv_host_memory,
+      "host memory in all for the KV of sequences that are paused in a shortage (default: none)");
+  add_kv_type(app, o.kv_type);
   app.add_option("--block-tokens", o.block_tokens, "tokens a KV block")
       ->check(CLI::IsMember({8, 16, 32, 64, 128}))
       ->capture_default_str();
@@ -138,11 +168,13 @@ void add_run(CLI::App& app, RunOptions& o) {
       ->capture_default_str();
   app.add_option("--seed", o.seed, "of the sampler; 0 takes a new one")->capture_default_str();
   add_size(app, "--kv-memory", o.kv_memory, "KV cache (default: what one context needs)");
+  add_kv_type(app, o.kv_type);
   add_log_level(app, o.log_level);
 }
 
 void add_inspect(CLI::App& app, InspectOptions& o) {
   app.add_option("model", o.model, "the model, a GGUF file")->required();
+  add_kv_type(app, o.kv_type);
   add_size(app, "--memory", o.memory, "say how many tokens fit in this (default 1GiB)");
 }
 

@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/kv_layout.h"
 #include "base/result.h"
 
 namespace sluice {
@@ -20,10 +22,13 @@ struct ServeOptions {
   std::uint16_t port = 8080;
   std::vector<std::string> api_keys;
   std::vector<std::string> cors_origins{"localhost"};
+  std::map<std::string, std::int32_t> objectives;  // priorities by name
   std::int32_t instances = 1;
   std::int32_t threads = 0;  // of all instances together
   std::int32_t io_threads = 2;
-  std::size_t kv_memory = 0;  // bytes, of all instances together
+  std::size_t kv_memory = 0;       // bytes, of all instances together
+  std::size_t kv_host_memory = 0;  // bytes, of all instances together; 0: no pausing
+  KvType kv_type = KvType::kF16;
   std::int32_t block_tokens = 16;
   std::int32_t context = 0;  // tokens
   std::int32_t max_batch_tokens = 512;
@@ -48,11 +53,13 @@ struct RunOptions {
   double temperature = 0.7;
   std::uint64_t seed = 0;  // 0: a new one each time
   std::size_t kv_memory = 0;
+  KvType kv_type = KvType::kF16;
   std::string log_level = "warning";
 };
 
 struct InspectOptions {
   std::string model;
+  KvType kv_type = KvType::kF16;
   std::size_t memory = std::size_t{1} << 30;
 };
 

@@ -96,6 +96,7 @@ int run(const RunOptions& options) {
   ServeOptions wanted;  // sized for this one sequence
   wanted.threads = options.threads;
   wanted.max_running = 1;
+  wanted.kv_type = options.kv_type;
   const auto tokens = static_cast<std::int32_t>(request->prompt.size()) + options.max_tokens;
   wanted.kv_memory = options.kv_memory > 0
                          ? options.kv_memory

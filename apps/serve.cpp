@@ -9,6 +9,7 @@
 #include "base/time.h"
 #include "console.h"
 #include "gateway/gateway.h"
+#include "memory/host_kv.h"
 #include "memory/kv_arena.h"
 #include "model/model.h"
 #include "net/local_cluster.h"
@@ -42,6 +43,27 @@ std::vector<KvArena> make_arenas(const ServeOptions& options, const Sizing& sizi
   return arenas;
 }
 
+// Where paused sequences wait, and what copying a block there takes; none: null.
+struct HostMemory {
+  std::unique_ptr<HostKv> kv;
+  Duration block_copy{};
+};
+
+HostMemory make_host_memory(const KvView& device, const Sizing& sizing) {
+  if (sizing.num_host_blocks == 0) return {};
+  auto arena = or_throw(KvArena::create(sizing.layout, sizing.num_host_blocks));
+  or_throw(arena.touch());
+  HostMemory host{make_arena_host_kv(device, std::move(arena)), {}};
+  const std::int32_t count = std::min({16, device.num_blocks, sizing.num_host_blocks});
+  std::vector<BlockId> blocks;
+  for (std::int32_t b = 0; b < count; ++b) blocks.emplace_back(b);
+  const SteadyClock clock;
+  const TimePoint begin = clock.now();
+  host.kv->save(blocks, blocks);
+  host.block_copy = (clock.now() - begin) / count;
+  return host;
+}
+
 std::vector<LocalInstance> make_instances(const ServeOptions& options, const Sizing& sizing,
                                           const Model& model, const std::vector<KvArena>& arenas) {
   std::vector<LocalInstance> instances;
@@ -51,7 +73,10 @@ std::vector<LocalInstance> make_instances(const ServeOptions& options, const Siz
                                               .max_step_outputs = sizing.max_running,
                                               .max_context = sizing.context}));
     runner->bind(arena.view());
-    instances.push_back({engine_options(sizing, options.prefix_cache), std::move(runner)});
+    EngineOptions engine = engine_options(sizing, options.prefix_cache);
+    HostMemory host = make_host_memory(arena.view(), sizing);
+    if (host.kv) engine.host_block_copy = host.block_copy;
+    instances.push_back({engine, std::move(runner), std::move(host.kv)});
   }
   return instances;
 }
@@ -67,6 +92,7 @@ GatewayOptions gateway_options(const ServeOptions& options, const ModelInfo& mod
   gateway.context_tokens = sizing.context;
   gateway.api_keys = options.api_keys;
   gateway.cors_origins = options.cors_origins;
+  gateway.objectives = options.objectives;
   gateway.version = SLUICE_VERSION;
   gateway.benchmark = options.benchmark;
   return gateway;

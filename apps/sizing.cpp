@@ -38,11 +38,10 @@ std::size_t cgroup_available() {
 
 // A quarter of what is free, but no more than 2 GiB unless one context of 8,192
 // tokens needs it: the arena is touched at start, and a laptop has other users.
-std::size_t automatic_kv_memory(const ServeOptions& options, const ModelInfo& model,
-                                const Machine& machine) {
-  const std::size_t token = model.kv_layout.token_bytes();
+std::size_t automatic_kv_memory(const ServeOptions& options, const KvLayout& layout,
+                                std::int32_t trained_context, const Machine& machine) {
   const auto one_context =
-      token * static_cast<std::size_t>(std::min(8192, std::max(1, model.trained_context)));
+      layout.token_bytes() * static_cast<std::size_t>(std::min(8192, std::max(1, trained_context)));
   const std::size_t usual = std::min(machine.available_memory / 4, std::size_t{2} << 30);
   return std::max(usual, std::min(machine.available_memory / 2,
                                   one_context * static_cast<std::size_t>(options.instances)));
@@ -64,13 +63,24 @@ Result<Sizing> size_instance(const ServeOptions& options, const ModelInfo& model
   Sizing s;
   s.layout = model.kv_layout;
   s.layout.block_tokens = options.block_tokens;
+  s.layout.type = options.kv_type;
+  if (!s.layout.holds_whole_groups()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("a KV cache of {} needs heads of a multiple of {} elements; this model "
+                            "has {} and {}",
+                            kv_type_name(s.layout.type), kKvGroup, s.layout.head_dim_k,
+                            s.layout.head_dim_v));
+  }
   const std::size_t memory =
-      options.kv_memory > 0 ? options.kv_memory : automatic_kv_memory(options, model, machine);
+      options.kv_memory > 0
+          ? options.kv_memory
+          : automatic_kv_memory(options, s.layout, model.trained_context, machine);
   const std::size_t share = memory / static_cast<std::size_t>(options.instances);
-  if (memory > machine.available_memory) {
+  if (memory + options.kv_host_memory > machine.available_memory) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} of KV memory asked for, {} of memory available",
-                            format_size(memory), format_size(machine.available_memory)));
+                            format_size(memory + options.kv_host_memory),
+                            format_size(machine.available_memory)));
   }
   const std::size_t blocks = share / s.layout.block_bytes();
   if (blocks < 2 || blocks > INT32_MAX) {
@@ -81,6 +91,10 @@ Result<Sizing> size_instance(const ServeOptions& options, const ModelInfo& model
                     format_size(share), blocks, format_size(s.layout.block_bytes()), INT32_MAX));
   }
   s.num_blocks = static_cast<std::int32_t>(blocks);
+  const std::size_t host_share =
+      options.kv_host_memory / static_cast<std::size_t>(options.instances);
+  s.num_host_blocks = static_cast<std::int32_t>(
+      std::min<std::size_t>(host_share / s.layout.block_bytes(), INT32_MAX));
 
   const std::int64_t capacity = static_cast<std::int64_t>(blocks) * s.layout.block_tokens;
   const std::int32_t wanted = options.context > 0 ? options.context : model.trained_context;

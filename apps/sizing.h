@@ -23,6 +23,7 @@ struct Machine {
 struct Sizing {
   KvLayout layout;
   std::int32_t num_blocks = 0;
+  std::int32_t num_host_blocks = 0;  // for paused sequences
   std::int32_t threads = 1;
   std::int32_t context = 0;  // tokens
   std::int32_t max_batch_tokens = 0;

@@ -8,14 +8,16 @@
 namespace sluice {
 
 Engine::Engine(const EngineOptions& options, ModelRunner& runner, const SamplerFactory& samplers,
-               const Clock& clock, TokenSink& sink)
+               const Clock& clock, TokenSink& sink, const EnginePorts& ports)
     : options_(options),
       runner_(runner),
       samplers_(samplers),
       clock_(clock),
       sink_(sink),
       batch_scheduler_(options.batch),
-      kv_(options.kv) {
+      mover_(ports.mover),
+      kv_(options.kv),
+      host_(ports.host, clock, options.host_block_copy) {
   // A prompt's grant is counted in steps of the window's budget.
   CHECK_LE(options_.batch.max_step_tokens, options_.kv.window.step_token_budget);
 }
@@ -57,6 +59,7 @@ void Engine::submit(std::unique_ptr<Request> request) {
   ++next_id_.value;
   sequence->request = std::move(request);
   const Request& wanted = *sequence->request;
+  sequence->tenant = tenants_.enter(wanted.tenant);
 
   Status status = accept(wanted);
   if (status) {
@@ -77,10 +80,7 @@ void Engine::submit(std::unique_ptr<Request> request) {
 
   sequence->tokens = wanted.prompt;
   sequence->prompt_tokens = static_cast<std::int32_t>(wanted.prompt.size());
-  const auto later = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& other) {
-    return other->request->priority < wanted.priority;
-  });
-  waiting_.insert(later, std::move(sequence));
+  waiting_.add(std::move(sequence));
 }
 
 void Engine::cancel(RequestId request) {
@@ -95,9 +95,9 @@ void Engine::cancel(RequestId request) {
     forecast_.observe((*it)->generated(), /*censored=*/true);
     cancelled(**it);
     running_.erase(it);
-  } else if (auto w = std::find_if(waiting_.begin(), waiting_.end(), is_it); w != waiting_.end()) {
-    cancelled(**w);
-    waiting_.erase(w);
+  } else if (const Sequence* waits = waiting_.find(request)) {
+    const std::unique_ptr<Sequence> sequence = waiting_.take(*waits);
+    cancelled(*sequence);
   }
 }
 
@@ -112,7 +112,7 @@ void Engine::fail_all(const Error& error) {
     kv_.release(sequence->id);
     lost(*sequence);
   }
-  for (auto& sequence : waiting_) lost(*sequence);
+  for (const auto& sequence : waiting_.items()) lost(*sequence);
   running_.clear();
   waiting_.clear();
   flush_events();
@@ -139,11 +139,11 @@ void Engine::renew_window() {
   if (!kv_.window_over(clock_.now())) return;
   renewed_for_arrival_ = false;
   // Where not even one step of everybody fits, the latest of the least important
-  // goes back to the queue, and what it held makes room for the others.
+  // gives way, and what it held makes room for the others.
   while (true) {
     const Window& window = open_window(/*early=*/false);
     if (window.plan.deferred.empty()) return;
-    restart_later(window.plan.deferred.front());
+    give_way(window.plan.deferred.front());
   }
 }
 
@@ -167,49 +167,77 @@ std::int64_t Engine::blocks_for_next_arrival() const {
   if (waiting_.empty() || running_.size() >= static_cast<std::size_t>(options_.max_running)) {
     return 0;
   }
-  const Sequence& next = *waiting_.front();
+  const Sequence& next = *waiting_.order(tenants_).front();
   const std::int32_t kept = kv_.cached_prefix(next.tokens) / options_.kv.window.block_tokens;
   return kv_.blocks_for(std::int64_t{next.known()} +
                         std::min(options_.kv.window.max_steps, next.left_to_generate())) -
          kept;
 }
 
-void Engine::restart_later(SequenceId id) {
-  const auto it =
-      std::find_if(running_.begin(), running_.end(), [id](const auto& s) { return s->id == id; });
+RemedyCosts Engine::remedy_costs(const Sequence& sequence) {
+  RemedyCosts costs;
+  costs.recompute = recompute_cost(step_time_, sequence.computed, options_.batch.max_step_tokens);
+  if (sequence.copy) return costs;  // not all of its KV is there yet
+  const std::int32_t blocks = kv_.blocks_for(sequence.computed);
+  if (host_.has_room(blocks)) costs.pause = host_.cost(blocks);
+  if (mover_ != nullptr && blocks > 0) costs.move = mover_->predict(sequence);
+  return costs;
+}
+
+// The last rungs of the ladder, the cheapest by predicted time first.
+void Engine::give_way(SequenceId id) {
+  const auto it = std::ranges::find_if(running_, [id](const auto& s) { return s->id == id; });
   CHECK(it != running_.end());
   std::unique_ptr<Sequence> sequence = std::move(*it);
   running_.erase(it);
+  const std::span<const BlockId> blocks =
+      kv_.table(id).first(static_cast<std::size_t>(kv_.blocks_for(sequence->computed)));
+  RemedyCosts costs = remedy_costs(*sequence);
+  Remedy remedy = cheapest(costs);
+  if (remedy == Remedy::kMove) {
+    const std::size_t tenant = sequence->tenant;
+    if (mover_->move(sequence, blocks)) {
+      tenants_.leave(tenant);
+      kv_.release(id);
+      stats_.windows.shortfall_move += 1;
+      return;
+    }
+    costs.move.reset();
+    remedy = cheapest(costs);
+  }
+  if (remedy == Remedy::kPause) {
+    sequence->host_blocks = host_.save(blocks);
+    stats_.windows.shortfall_pause += 1;
+  } else {
+    sequence->computed = 0;
+    stats_.preemptions += 1;
+  }
   kv_.release(id);
-  sequence->computed = 0;
   sequence->copy.reset();
-  stats_.preemptions += 1;
-  // In front of its equals: it was admitted before they came.
-  const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& other) {
-    return other->request->priority <= sequence->request->priority;
-  });
-  waiting_.insert(place, std::move(sequence));
+  waiting_.add(std::move(sequence));
 }
 
 void Engine::admit_waiting() {
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
+  std::vector<Sequence*> order = waiting_.order(tenants_);
+  for (std::size_t i = 0; i < order.size();) {
     if (running_.size() >= static_cast<std::size_t>(options_.max_running)) return;
-    if (prefix_is_coming(**it)) {  // waits for its twin only; others may pass
-      ++it;
-      continue;
-    }
-    if (!try_admit(*it)) return;  // in order: nothing overtakes for being small
-    it = waiting_.erase(it);
+    Sequence& next = *order[i++];
+    if (!next.paused() && prefix_is_coming(next)) continue;  // for its twin only; others may pass
+    if (!try_admit(next)) return;  // in order: nothing overtakes for being small
+    running_.push_back(waiting_.take(next));
+    if (tenants_.present() <= 1) continue;
+    order = waiting_.order(tenants_);  // its tenant has been served
+    i = 0;
   }
 }
 
-bool Engine::try_admit(std::unique_ptr<Sequence>& sequence) {
-  Sequence& s = *sequence;
+bool Engine::try_admit(Sequence& s) {
   const AdmissionRequest request{.id = s.id,
                                  .tokens = s.tokens,
                                  .generated = s.generated(),
                                  .decode_cap = s.left_to_generate(),
-                                 .priority = s.request->priority};
+                                 .priority = s.request->priority,
+                                 .restored_tokens = s.computed};
   auto admission = kv_.admit(request, clock_.now(), running_views(), step_time_, forecast_);
   if (!admission && admission.error() == Refusal::kWindow && !renewed_for_arrival_) {
     // A shorter window may have room for it: once a window, so that planning stays cheap.
@@ -219,16 +247,30 @@ bool Engine::try_admit(std::unique_ptr<Sequence>& sequence) {
     }
   }
   if (!admission) return false;
-  s.computed = admission->cached_tokens;
   s.copy = admission->copy;
+  if (s.paused()) resume(s, admission->cached_tokens);
+  s.computed = std::max(s.computed, admission->cached_tokens);
   if (!s.admitted_at) {
     s.admitted_at = clock_.now();
     s.cached_tokens = admission->cached_tokens;
     stats_.prompt_tokens += s.prompt_tokens;
     stats_.cached_prompt_tokens += admission->cached_tokens;
+    tenants_.charge(s.tenant, Tenants::kPromptToken * (s.prompt_tokens - s.cached_tokens));
   }
-  running_.push_back(std::move(sequence));
   return true;
+}
+
+// Its KV comes back from host memory, but for the blocks that are still here.
+void Engine::resume(Sequence& s, std::int32_t cached_tokens) {
+  const std::int32_t here = cached_tokens / options_.kv.window.block_tokens;
+  const bool all_here = cached_tokens >= s.computed;
+  if (all_here) {
+    host_.drop(s.host_blocks);
+  } else {
+    host_.restore(s.host_blocks, static_cast<std::size_t>(here), kv_.table(s.id));
+    kv_.written(s.id, std::span(s.tokens).first(static_cast<std::size_t>(s.computed)));
+  }
+  stats_.host.resumed += 1;
 }
 
 // True if a running sequence is about to compute a prefix that this one shares,
@@ -306,6 +348,7 @@ void Engine::apply_token(Sequence& sequence, Result<SampledToken>& sampled) {
     event.has_token = true;
     event.token = std::move(*sampled);
     sequence.tokens.push_back(event.token.token);
+    tenants_.charge(sequence.tenant, Tenants::kGeneratedToken);
     stats_.generated_tokens += 1;
     if (sequence.left_to_generate() == 0) event.finish = FinishReason::kLength;
   }
@@ -337,6 +380,8 @@ TokenEvent Engine::event_for(Sequence& sequence) const {
 void Engine::finish(Sequence& sequence, TokenEvent&& event) {
   CHECK(event.finish != FinishReason::kNone);
   stats_.finished[static_cast<std::size_t>(event.finish)] += 1;
+  host_.drop(sequence.host_blocks);
+  tenants_.leave(sequence.tenant);
   sequence.sampler.reset();
   events_.push_back(std::move(event));
 }
@@ -377,8 +422,10 @@ EngineLoad Engine::load() const {
   EngineLoad load;
   load.waiting_requests = static_cast<std::int32_t>(waiting_.size());
   load.running_sequences = static_cast<std::int32_t>(running_.size());
-  for (const auto& s : waiting_) load.waiting_tokens += s->known();
-  load.uncomputed_tokens = load.waiting_tokens;
+  for (const auto& s : waiting_.items()) {
+    load.waiting_tokens += s->known();
+    load.uncomputed_tokens += s->left_to_compute();
+  }
   for (const auto& s : running_) {
     load.context_tokens += s->computed;
     if (!s->decoding()) load.uncomputed_tokens += s->left_to_compute();
@@ -418,6 +465,11 @@ WindowStats Engine::window_stats() const {
 EngineStats Engine::stats() const {
   EngineStats stats = stats_;
   stats.kv = kv_.stats();
+  stats.host.total_blocks = host_.total_blocks();
+  stats.host.used_blocks = host_.used_blocks();
+  stats.host.block_copy_seconds = to_seconds(host_.block_copy());
+  stats.host.paused_sequences = static_cast<std::int32_t>(
+      std::ranges::count_if(waiting_.items(), [](const auto& s) { return s->paused(); }));
   stats.window = kv_.window();
   stats.windows = window_stats();
   stats.forecast_error_tokens = forecast_.error_tokens();
@@ -441,7 +493,14 @@ void Engine::check_invariants() const {
   for (const auto& s : running_) {
     CHECK_GE(s->left_to_compute(), 1);
     CHECK_LE(s->computed, kv_.granted_tokens(s->id));
+    CHECK(!s->paused());
   }
+  std::int32_t host_blocks = 0;
+  for (const auto& s : waiting_.items()) {
+    CHECK_EQ(kv_.blocks_for(s->computed), static_cast<std::int32_t>(s->host_blocks.size()));
+    host_blocks += static_cast<std::int32_t>(s->host_blocks.size());
+  }
+  CHECK_EQ(host_blocks, host_.used_blocks());
 }
 
 }  // namespace sluice

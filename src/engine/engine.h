@@ -10,8 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -19,8 +17,12 @@
 #include "base/time.h"
 #include "engine/batch_scheduler.h"
 #include "engine/engine_stats.h"
+#include "engine/host_store.h"
+#include "engine/remedy.h"
 #include "engine/request.h"
 #include "engine/sequence.h"
+#include "engine/tenants.h"
+#include "engine/waiting_queue.h"
 #include "memory/kv_manager.h"
 #include "memory/length_forecast.h"
 #include "memory/step_time_model.h"
@@ -34,6 +36,8 @@ struct EngineOptions {
   std::int32_t max_context = 4096;  // tokens of one sequence, prompt and output
   BatchOptions batch;
   KvOptions kv;
+  // What copying one block to host memory takes, until copies have been measured.
+  Duration host_block_copy = std::chrono::microseconds(100);
 };
 
 // What a load report is made of; cheap to take.
@@ -56,7 +60,7 @@ class Engine final {
  public:
   // All references outlive the engine. The runner is bound to its KV memory.
   Engine(const EngineOptions& options, ModelRunner& runner, const SamplerFactory& samplers,
-         const Clock& clock, TokenSink& sink);
+         const Clock& clock, TokenSink& sink, const EnginePorts& ports = {});
 
   // Takes the request. A refusal (never fits, queue full, bad grammar) comes as
   // its finishing event, with the next call of step().
@@ -88,9 +92,11 @@ class Engine final {
   const Window& open_window(bool early);
   [[nodiscard]] std::int64_t blocks_for_next_arrival() const;
   void admit_waiting();
-  [[nodiscard]] bool try_admit(std::unique_ptr<Sequence>& sequence);
+  [[nodiscard]] bool try_admit(Sequence& sequence);
+  void resume(Sequence& sequence, std::int32_t cached_tokens);
   [[nodiscard]] bool prefix_is_coming(const Sequence& waiting) const;
-  void restart_later(SequenceId id);
+  void give_way(SequenceId id);
+  [[nodiscard]] RemedyCosts remedy_costs(const Sequence& sequence);
   void compute(const BatchPlan& plan);
   void apply(const BatchPlan& plan, StepOutput& output);
   void apply_token(Sequence& sequence, Result<SampledToken>& sampled);
@@ -109,14 +115,17 @@ class Engine final {
   const Clock& clock_;
   TokenSink& sink_;
   const BatchScheduler batch_scheduler_;
+  SequenceMover* const mover_;  // or null
 
   KvManager kv_;
+  HostStore host_;
   StepTimeModel step_time_;
   LengthForecast forecast_;
 
   std::vector<std::unique_ptr<Sequence>> running_;  // in the order of admission
-  std::deque<std::unique_ptr<Sequence>> waiting_;   // by priority, then arrival
-  std::vector<TokenEvent> events_;                  // to leave with this step
+  WaitingQueue waiting_;
+  Tenants tenants_;
+  std::vector<TokenEvent> events_;  // to leave with this step
   std::vector<RequestId> seen_;
   std::vector<RunningSequence> views_;  // reused by running_views()
   SequenceId next_id_{1};

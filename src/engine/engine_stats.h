@@ -52,11 +52,23 @@ struct WindowStats {
   std::int64_t shortfall_prefixes = 0;   // remedies: prefix blocks dropped,
   std::int64_t shortfall_shortened = 0;  //   windows shortened,
   std::int64_t shortfall_admission = 0;  //   admissions refused,
-  std::int64_t shortfall_recompute = 0;  //   sequences restarted
+  std::int64_t shortfall_move = 0;       //   sequences moved to another instance,
+  std::int64_t shortfall_pause = 0;      //   paused in host memory,
+  std::int64_t shortfall_recompute = 0;  //   restarted
+};
+
+// KV of paused sequences in host memory.
+struct HostKvStats {
+  std::int32_t total_blocks = 0;  // 0: pausing is off
+  std::int32_t used_blocks = 0;
+  std::int32_t paused_sequences = 0;
+  std::int64_t resumed = 0;
+  double block_copy_seconds = 0;  // measured
 };
 
 struct EngineStats {
   KvStats kv;
+  HostKvStats host;
   Window window;
   WindowStats windows;
   std::vector<SequenceView> running;

@@ -38,16 +38,57 @@ class Recorder final : public TokenSink {
   std::map<RequestId, Answer> answers;
 };
 
+// Host memory for the fake runner's blocks; a copy moves the clock.
+class FakeHostKv final : public HostKv {
+ public:
+  FakeHostKv(FakeModelRunner& runner, ManualClock& clock, std::int32_t num_blocks, Duration copy)
+      : runner_(runner),
+        clock_(clock),
+        copy_(copy),
+        blocks_(static_cast<std::size_t>(num_blocks)) {}
+  [[nodiscard]] std::int32_t num_blocks() const override {
+    return static_cast<std::int32_t>(blocks_.size());
+  }
+  void save(std::span<const BlockId> device, std::span<const BlockId> host) override {
+    for (std::size_t i = 0; i < device.size(); ++i) {
+      const std::span<Token> from = runner_.block(device[i]);
+      at(host[i]).assign(from.begin(), from.end());
+    }
+    clock_.advance(copy_ * device.size());
+  }
+  void restore(std::span<const BlockId> host, std::span<const BlockId> device) override {
+    for (std::size_t i = 0; i < device.size(); ++i) {
+      std::ranges::copy(at(host[i]), runner_.block(device[i]).begin());
+      at(host[i]).clear();
+    }
+    clock_.advance(copy_ * device.size());
+  }
+
+ private:
+  std::vector<Token>& at(BlockId id) { return blocks_.at(static_cast<std::size_t>(id.value)); }
+  FakeModelRunner& runner_;
+  ManualClock& clock_;
+  const Duration copy_;
+  std::vector<std::vector<Token>> blocks_;
+};
+
 struct World {
   FakeModelOptions model;
   ManualClock clock;
   Recorder out;
   FakeModelRunner runner;
   FakeSamplerFactory samplers;
+  FakeHostKv host;
   Engine engine;
 
-  explicit World(FakeModelOptions m = {}, EngineOptions o = {})
-      : model(m), runner(m, &clock), samplers(m), engine(fit(o, m), runner, samplers, clock, out) {}
+  explicit World(FakeModelOptions m = {}, EngineOptions o = {}, std::int32_t host_blocks = 0,
+                 SequenceMover* mover = nullptr)
+      : model(m),
+        runner(m, &clock),
+        samplers(m),
+        host(runner, clock, host_blocks, 10us),
+        engine(fit(o, m), runner, samplers, clock, out,
+               {.host = host_blocks > 0 ? &host : nullptr, .mover = mover}) {}
 
   static EngineOptions fit(EngineOptions o, const FakeModelOptions& m) {
     o.kv.num_blocks = m.num_blocks;
@@ -80,6 +121,7 @@ struct World {
     const KvStats kv = engine.stats().kv;
     EXPECT_EQ(kv.granted_blocks, 0);
     EXPECT_EQ(kv.free_blocks + kv.cached_blocks, kv.total_blocks);
+    EXPECT_EQ(engine.stats().host.used_blocks, 0);
   }
 };
 
@@ -244,6 +286,8 @@ TEST(Engine, AnArrivalThatDoesNotFitRenewsTheWindowEarly) {
 // The property that matters: whatever the arrivals, cancellations, memory and
 // batch limits, every answer is the one that the model gives alone.
 TEST(Engine, RandomWorldsGiveExactAnswers) {
+  std::int64_t pauses = 0;
+  std::int64_t restarts = 0;
   for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
@@ -254,7 +298,8 @@ TEST(Engine, RandomWorldsGiveExactAnswers) {
     options.max_running = 1 + static_cast<std::int32_t>(rng.below(12));
     options.batch.max_step_tokens = options.max_running + static_cast<std::int32_t>(rng.below(40));
     options.kv.prefix_cache = rng.below(4) != 0;
-    World w(model, options);
+    // Some have host memory, for all or for some of what may have to wait.
+    World w(model, options, static_cast<std::int32_t>(rng.below(2) * rng.below(30)));
     const std::int32_t capacity = model.num_blocks * model.block_tokens;
 
     std::map<std::uint64_t, std::pair<std::vector<Token>, std::int32_t>> sent;
@@ -277,6 +322,8 @@ TEST(Engine, RandomWorldsGiveExactAnswers) {
     }
     w.run();
     w.expect_all_memory_back();
+    pauses += w.engine.stats().windows.shortfall_pause;
+    restarts += w.engine.stats().windows.shortfall_recompute;
     for (const auto& [id, request] : sent) {
       const auto& answer = w.answer(id);
       const auto expected = w.runner.expected_output(request.first, request.second);
@@ -289,6 +336,153 @@ TEST(Engine, RandomWorldsGiveExactAnswers) {
       }
     }
   }
+  EXPECT_GT(pauses, 0);
+  EXPECT_GT(restarts, 0);
+}
+
+// A world that expects short answers, so that it admits two sequences which then
+// outgrow it.
+World shortage(std::int32_t host_blocks, SequenceMover* mover = nullptr,
+               Duration copy = std::chrono::microseconds(1)) {
+  EngineOptions options;
+  options.kv.prefix_cache = false;
+  options.host_block_copy = copy;
+  return World({.num_blocks = 20}, options, host_blocks, mover);
+}
+void teach_short_answers(World& w) {
+  for (std::uint64_t id = 1000; id < 1200; ++id) {
+    auto request = std::make_unique<Request>();
+    request->id = RequestId{id};
+    request->prompt = prompt_of(4);
+    request->max_tokens = 8;
+    request->sampling.forced_length = 2;
+    w.engine.submit(std::move(request));
+    w.run();
+  }
+}
+void submit_two(World& w) {
+  teach_short_answers(w);
+  w.submit(1, prompt_of(20), 40);
+  w.submit(2, prompt_of(20, 100), 40);
+}
+void run_until_paused(World& w) {
+  for (int i = 0; i < 1000 && w.engine.stats().host.paused_sequences == 0; ++i) w.step();
+  ASSERT_EQ(w.engine.stats().host.paused_sequences, 1);
+}
+void expect_right_answers(World& w) {
+  EXPECT_EQ(w.answer(1).tokens, w.runner.expected_output(prompt_of(20), 40));
+  EXPECT_EQ(w.answer(2).tokens, w.runner.expected_output(prompt_of(20, 100), 40));
+}
+
+TEST(Engine, AShortageIsAnsweredByTheCheapestRemedy) {
+  struct Case {
+    const char* name;
+    std::int32_t host_blocks;
+    Duration copy;  // predicted, a block
+    std::int64_t pauses;
+    std::int64_t recomputations;
+  };
+  for (const Case& c : {
+           Case{"no host memory", 0, 1us, 0, 1},
+           Case{"copying is cheap", 16, 1us, 1, 0},
+           Case{"copying is dear", 16, 1s, 0, 1},
+           Case{"host memory is too small", 3, 1us, 0, 1},
+       }) {
+    SCOPED_TRACE(c.name);
+    World w = shortage(c.host_blocks, nullptr, c.copy);
+    submit_two(w);
+    w.run();
+    expect_right_answers(w);
+    const WindowStats windows = w.engine.stats().windows;
+    EXPECT_EQ(windows.shortfall_pause, c.pauses);
+    EXPECT_EQ(windows.shortfall_recompute, c.recomputations);
+    EXPECT_EQ(w.engine.stats().host.resumed, c.pauses);
+    w.expect_all_memory_back();
+  }
+}
+
+TEST(Engine, APausedSequenceComputesNothingTwice) {
+  World w = shortage(16);
+  submit_two(w);
+  const std::int64_t before = w.engine.stats().computed_prefill_tokens;
+  w.run();
+  expect_right_answers(w);
+  EXPECT_GT(w.engine.stats().host.resumed, 0);
+  EXPECT_EQ(w.engine.stats().computed_prefill_tokens, before + 40);
+}
+
+TEST(Engine, APausedSequenceCanBeCancelledOrLost) {
+  for (const bool fails : {false, true}) {
+    SCOPED_TRACE(fails);
+    World w = shortage(16);
+    submit_two(w);
+    run_until_paused(w);
+    EXPECT_GT(w.engine.stats().host.used_blocks, 0);
+    if (fails) {
+      w.runner.fail_next_step();
+    } else {
+      w.engine.cancel(RequestId{2});
+      w.engine.check_invariants();
+      EXPECT_EQ(w.engine.stats().host.used_blocks, 0);
+    }
+    w.run();
+    EXPECT_EQ(w.answer(2).finish, fails ? FinishReason::kError : FinishReason::kCancelled);
+    w.expect_all_memory_back();
+  }
+}
+
+// Takes sequences, or says so and then does not.
+class FakeMover final : public SequenceMover {
+ public:
+  explicit FakeMover(bool takes) : takes_(takes) {}
+  std::optional<Duration> predict(const Sequence&) override { return 1us; }
+  bool move(std::unique_ptr<Sequence>& sequence, std::span<const BlockId> blocks) override {
+    EXPECT_EQ(static_cast<std::int32_t>(blocks.size()), (sequence->computed + 3) / 4);
+    if (takes_) taken.push_back(std::move(sequence));
+    return takes_;
+  }
+  std::vector<std::unique_ptr<Sequence>> taken;
+
+ private:
+  const bool takes_;
+};
+
+TEST(Engine, AShortageMovesASequenceWhereSomebodyTakesIt) {
+  FakeMover mover(true);
+  World w = shortage(16, &mover);
+  submit_two(w);
+  w.run();
+  EXPECT_EQ(w.answer(1).tokens, w.runner.expected_output(prompt_of(20), 40));
+  ASSERT_EQ(mover.taken.size(), 1U);
+  EXPECT_EQ(mover.taken[0]->request->id, RequestId{2});
+  EXPECT_EQ(w.answer(2).finish, FinishReason::kNone) << "its end is the mover's business now";
+  EXPECT_EQ(w.engine.stats().windows.shortfall_move, 1);
+  EXPECT_EQ(w.engine.stats().windows.shortfall_pause, 0);
+  w.expect_all_memory_back();
+}
+
+TEST(Engine, AMoveThatComesToNothingIsFollowedByTheNextRemedy) {
+  FakeMover mover(false);
+  World w = shortage(16, &mover);
+  submit_two(w);
+  w.run();
+  expect_right_answers(w);
+  EXPECT_EQ(w.engine.stats().windows.shortfall_move, 0);
+  EXPECT_GT(w.engine.stats().windows.shortfall_pause, 0);
+  w.expect_all_memory_back();
+}
+
+TEST(Engine, TheLessImportantYields) {
+  World w = shortage(16);
+  teach_short_answers(w);
+  w.submit(1, prompt_of(20), 40, /*priority=*/-1);
+  w.submit(2, prompt_of(20, 100), 40, /*priority=*/3);
+  std::int64_t held = 0;
+  run_until_paused(w);
+  for (const SequenceView& view : w.engine.stats().running) held += view.request == RequestId{2};
+  EXPECT_EQ(held, 1);
+  w.run();
+  expect_right_answers(w);
 }
 
 TEST(Engine, EqualRunsAreEqual) {

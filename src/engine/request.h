@@ -17,7 +17,8 @@ struct Request {
   RequestId id;
   std::vector<Token> prompt;    // at least one token
   std::int32_t max_tokens = 0;  // most tokens to generate, >= 1; always bounded
-  std::int32_t priority = 0;    // higher yields later
+  std::int32_t priority = 0;    // higher is admitted earlier and yields later
+  std::string tenant;           // shares of one priority are fair among these; may be empty
   SamplingParams sampling;
   TimePoint arrival{};  // at the gateway
 };

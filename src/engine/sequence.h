@@ -3,7 +3,9 @@
 //
 // Three lengths explain all of it: KV exists for tokens [0, computed); all
 // tokens [0, tokens.size()) are known; the prompt is [0, prompt_tokens). A step
-// computes from `computed` on, and samples when it reaches tokens.size().
+// computes from `computed` on, and samples when it reaches tokens.size(). KV is
+// in the instance's blocks while the sequence runs, and in host memory while it
+// is paused.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +32,13 @@ struct Sequence {
   std::optional<PrefixCopy> copy;        // to be done in its next step
   std::optional<TimePoint> admitted_at;  // first admission; unset while it never ran
   bool announced = false;                // its first event has left
+  std::size_t tenant = 0;                // of Tenants
+  std::vector<BlockId> host_blocks;      // paused: where KV of [0, computed) is
 
   [[nodiscard]] std::int32_t known() const { return static_cast<std::int32_t>(tokens.size()); }
   [[nodiscard]] std::int32_t generated() const { return known() - prompt_tokens; }
   [[nodiscard]] std::int32_t left_to_compute() const { return known() - computed; }
+  [[nodiscard]] bool paused() const { return !host_blocks.empty(); }
   // One token left means that the step's row is a decode row.
   [[nodiscard]] bool decoding() const { return left_to_compute() == 1 && generated() > 0; }
   [[nodiscard]] std::int32_t left_to_generate() const { return request->max_tokens - generated(); }

@@ -266,6 +266,8 @@ void Connection::take(Parser& parser) {
   if (!decode_path(target, request_.path, request_.query)) request_.path.clear();
   request_.authorization = as_view(message[http::field::authorization]);
   request_.api_key = as_view(message["x-api-key"]);
+  request_.objective = as_view(message["x-gateway-inference-objective"]);
+  request_.fairness_id = as_view(message["x-gateway-inference-fairness-id"]);
   request_.origin = as_view(message[http::field::origin]);
   const std::string_view id = as_view(message["x-request-id"]);
   request_.request_id = good_request_id(id) ? std::string(id) : make_request_id();

@@ -39,6 +39,13 @@ void write_blocks(JsonWriter& json, const KvStats& kv) {
   json.member("evicted_blocks", kv.prefix_evictions).end_object();
 }
 
+void write_host(JsonWriter& json, const HostKvStats& host) {
+  json.key("host_memory").begin_object();
+  json.member("total_blocks", host.total_blocks).member("used_blocks", host.used_blocks);
+  json.member("paused_sequences", host.paused_sequences).member("resumed", host.resumed);
+  json.member("block_copy_us", host.block_copy_seconds * 1e6).end_object();
+}
+
 void write_window(JsonWriter& json, const Window& window, const WindowStats& stats, TimePoint now) {
   json.key("window").begin_object();
   json.member("number", window.number).member("bound", bound_name(window.plan.bound));
@@ -64,6 +71,7 @@ void write_window(JsonWriter& json, const Window& window, const WindowStats& sta
   json.key("shortfall").begin_object();
   json.member("prefixes", stats.shortfall_prefixes).member("shortened", stats.shortfall_shortened);
   json.member("admission", stats.shortfall_admission);
+  json.member("move", stats.shortfall_move).member("pause", stats.shortfall_pause);
   json.member("recompute", stats.shortfall_recompute).end_object().end_object();
 }
 
@@ -136,6 +144,7 @@ std::string memory_json(const ClusterSnapshot& snapshot, TimePoint now) {
     json.member("ledger_tokens", instance.ledger_tokens);
     write_load(json, report, now);
     write_blocks(json, instance.stats.kv);
+    write_host(json, instance.stats.host);
     write_window(json, instance.stats.window, instance.stats.windows, now);
     write_running(json, instance.stats.running);
     write_counters(json, instance.stats);

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,7 @@ struct GatewayLimits {
   std::int32_t max_tools = 512;
   std::int32_t max_logprobs = 20;  // alternatives a token
   std::int32_t max_logit_bias = 1'024;
+  std::size_t max_tenant_bytes = 128;  // x-gateway-inference-fairness-id
   // A client that does not read: a stream with more unsent tokens is cancelled.
   std::int32_t max_unsent_tokens = 4'096;
   std::int32_t send_buffer_bytes = 0;  // of a connection's socket; 0: the system's choice
@@ -61,6 +63,8 @@ struct GatewayOptions {
   // Browsers' origins that may call; "localhost" means any port of this host, "*" everyone.
   std::vector<std::string> cors_origins{"localhost"};
   std::string version = "0.1.0";
+  // Priorities by name, for the header x-gateway-inference-objective.
+  std::map<std::string, std::int32_t> objectives;
   bool page = true;        // the page at /
   bool benchmark = false;  // take `sluice_output_length`, see request_parser.h
   GatewayLimits limits;

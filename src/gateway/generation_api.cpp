@@ -1,4 +1,8 @@
 // /v1/chat/completions, /v1/completions, /v1/responses.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "gateway/api.h"
@@ -27,6 +31,34 @@ ApiResult<GenerationJob> responses_job(const GatewayContext& context, std::strin
   return build_responses_job(context, std::move(*call));
 }
 
+// What the headers of the Gateway API's inference extension say of a request: how
+// important it is, where its body does not, and whose it is.
+ApiResult<void> read_class(const GatewayContext& context, const HttpRequest& http,
+                           GenerationJob& job) {
+  const std::size_t limit = context.options.limits.max_tenant_bytes;
+  if (http.fairness_id.size() > limit) {
+    return bad_request(
+        fmt::format("x-gateway-inference-fairness-id has {} bytes, above the limit "
+                    "of {}",
+                    http.fairness_id.size(), limit));
+  }
+  std::int32_t priority = 0;
+  const auto named = context.options.objectives.find(http.objective);
+  if (named != context.options.objectives.end()) {
+    priority = named->second;
+  } else if (const char* end = http.objective.data() + http.objective.size();
+             std::from_chars(http.objective.data(), end, priority).ptr != end) {
+    priority = 0;  // a name that nobody configured: an ordinary request
+  }
+  priority = std::clamp(priority, -kMostPriority, kMostPriority);
+  for (const auto& request : job.requests) {
+    if (!request) continue;
+    request->tenant = http.fairness_id;
+    if (request->priority == 0) request->priority = priority;
+  }
+  return {};
+}
+
 using JobBuilder = ApiResult<GenerationJob> (*)(const GatewayContext&, std::string_view);
 
 // A job, or why there is none.
@@ -45,6 +77,11 @@ ApiResult<GenerationJob> make_job(GatewayContext& context, std::string_view body
 Task<void> generate(GatewayContext& context, Exchange& exchange, JobBuilder build) {
   auto job = make_job(context, exchange.request().body, build);
   exchange.request().body = std::string();  // the job has what it needs; the text may be large
+  if (job) {
+    if (auto known = read_class(context, exchange.request(), *job); !known) {
+      job = tl::unexpected(std::move(known).error());
+    }
+  }
   if (!job) {
     const HttpResponse response = to_response(job.error());
     co_await exchange.respond(response);

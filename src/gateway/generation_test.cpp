@@ -49,6 +49,32 @@ std::string content_of(const std::vector<Json>& events) {
   return text;
 }
 
+TEST(Generation, HeadersSayHowImportantAndWhoseARequestIs) {
+  struct Case {
+    const char* objective;
+    const char* more;
+    std::int32_t priority;
+  };
+  GatewayOptions options;
+  options.objectives = {{"batch", -5}, {"chat", 7}};
+  Bench bench(options);
+  for (const Case& c :
+       {Case{"chat", "", 7}, Case{"batch", "", -5}, Case{"12", "", 12}, Case{"unheard-of", "", 0},
+        Case{"5x", "", 0}, Case{"99999999", "", 1'000'000}, Case{"chat", R"(,"priority":3)", 3}}) {
+    SCOPED_TRACE(c.objective);
+    const std::string headers = fmt::format(
+        "x-gateway-inference-objective: {}\r\nx-gateway-inference-fairness-id: a tenant\r\n",
+        c.objective);
+    EXPECT_EQ(bench.client().request("POST", kChat, chat_body(c.more), headers).status, 200);
+    EXPECT_EQ(bench.serving.submitted().back().priority, c.priority);
+    EXPECT_EQ(bench.serving.submitted().back().tenant, "a tenant");
+  }
+  const std::string tall = "x-gateway-inference-fairness-id: " + std::string(129, 'x') + "\r\n";
+  const Response refused = bench.client().request("POST", kChat, chat_body(), tall);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_NE(refused.body.find("limit of 128"), std::string::npos) << refused.body;
+}
+
 TEST(Chat, AnswersWhole) {
   Bench bench;
   bench.serving.set_script({.reply = "Hello", .cached_tokens = 3});

@@ -17,7 +17,9 @@ struct HttpRequest {
   std::string authorization;  // headers that handlers read; empty when absent
   std::string api_key;        // x-api-key
   std::string origin;
-  std::string request_id;  // x-request-id of the client, or made up
+  std::string objective;    // x-gateway-inference-objective: the request's importance
+  std::string fairness_id;  // x-gateway-inference-fairness-id: the tenant
+  std::string request_id;   // x-request-id of the client, or made up
 };
 
 struct HttpResponse {

@@ -168,7 +168,7 @@ void read_generation(FieldReader& fields, const ParseContext& context, Generatio
   }
   read_stops(fields, context, call.stops);
   read_streaming(fields, call);
-  assign(call.priority, fields.integer("priority", -1'000'000, 1'000'000));
+  assign(call.priority, fields.integer("priority", -kMostPriority, kMostPriority));
   if (const auto length = fields.integer("sluice_output_length", 1, kMaxInt32)) {
     if (!context.benchmark) {
       return fields.fail("sluice_output_length", "is only for a server started with --benchmark");

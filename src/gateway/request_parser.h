@@ -19,6 +19,8 @@
 
 namespace sluice {
 
+inline constexpr std::int32_t kMostPriority = 1'000'000;  // and as much below 0
+
 // What a request is checked against.
 struct ParseContext {
   const GatewayLimits& limits;

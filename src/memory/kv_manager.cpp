@@ -119,10 +119,11 @@ PrefixMatch KvManager::Impl::match(std::span<const Token> tokens) const {
 
 RunningSequence KvManager::Impl::arrival(const AdmissionRequest& request,
                                          std::int32_t cached_tokens) const {
+  const std::int32_t held = std::max(cached_tokens, request.restored_tokens);
   return {.id = request.id,
-          .held_tokens = cached_tokens,
+          .held_tokens = held,
           .held_blocks = planner_.blocks_for(cached_tokens),
-          .prefill_left = static_cast<std::int32_t>(request.tokens.size()) - cached_tokens,
+          .prefill_left = static_cast<std::int32_t>(request.tokens.size()) - held,
           .generated = request.generated,
           .decode_cap = request.decode_cap,
           .priority = request.priority};
@@ -138,9 +139,9 @@ KvManager::Impl::Fit KvManager::Impl::fit(const AdmissionRequest& request,
     (index_.is_unused(node) ? room : fit.matched_in_use) += index_.is_unused(node) ? -1 : 1;
   }
   if (match.partial && index_.is_unused(*match.partial)) room -= 1;
-  const std::int32_t writable = planner_.writable_tokens(arrival(request, fit.cached_tokens),
-                                                         std::max(window_.steps_left, 1));
-  fit.new_blocks = planner_.blocks_for(std::int64_t{fit.cached_tokens} + writable) - matched;
+  const RunningSequence arriving = arrival(request, fit.cached_tokens);
+  const std::int32_t writable = planner_.writable_tokens(arriving, std::max(window_.steps_left, 1));
+  fit.new_blocks = planner_.blocks_for(std::int64_t{arriving.held_tokens} + writable) - matched;
   fit.fits = fit.new_blocks <= room;
   return fit;
 }
@@ -166,12 +167,17 @@ tl::expected<Admission, Refusal> KvManager::Impl::admit(const AdmissionRequest& 
                                                         const StepTimeModel& step_time,
                                                         const LengthForecast& forecast) {
   CHECK(!request.tokens.empty());
+  CHECK_LT(request.restored_tokens, static_cast<std::int32_t>(request.tokens.size()));
   PrefixMatch found = match(request.tokens);
-  Fit fit = this->fit(request, found);
-  if (!fit.fits && found.partial) {
-    // The block to copy from takes room too, until it is copied.
+  const auto whole_blocks_only = [&found] {
     found.partial.reset();
     found.partial_tokens = 0;
+  };
+  const auto matched = static_cast<std::int32_t>(found.path.size()) * options_.window.block_tokens;
+  if (request.restored_tokens >= matched + found.partial_tokens) whole_blocks_only();
+  Fit fit = this->fit(request, found);
+  if (!fit.fits && found.partial) {
+    whole_blocks_only();  // the block to copy from takes room too, until it is copied
     fit = this->fit(request, found);
   }
   if (!fit.fits) {

@@ -107,6 +107,10 @@ class FakeModelRunner final : public ModelRunner {
     return output;
   }
 
+  // A block's tokens, for tests that move KV themselves.
+  [[nodiscard]] std::span<Token> block(BlockId id) {
+    return {&slot(id, 0), static_cast<std::size_t>(options_.block_tokens)};
+  }
   void fail_next_step() { fail_next_ = true; }
   [[nodiscard]] std::int64_t steps() const { return steps_; }
 

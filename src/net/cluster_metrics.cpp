@@ -77,6 +77,8 @@ class EngineMetrics {
         {"drop_prefixes", w.shortfall_prefixes},
         {"shorten_window", w.shortfall_shortened},
         {"stop_admitting", w.shortfall_admission},
+        {"move", w.shortfall_move},
+        {"pause", w.shortfall_pause},
         {"recompute", w.shortfall_recompute}};
     for (const auto& [remedy, count] : remedies) {
       page_.counter("sluice_shortfall_total", "Remedies taken when memory was short.",
@@ -90,6 +92,19 @@ class EngineMetrics {
       page_.gauge("sluice_kv_blocks", "KV blocks by state; written ones are granted ones.",
                   with("state", state), blocks);
     }
+  }
+
+  void add_host_memory() {
+    const HostKvStats& host = stats_.host;
+    const std::pair<const char*, std::int32_t> states[] = {
+        {"used", host.used_blocks}, {"free", host.total_blocks - host.used_blocks}};
+    for (const auto& [state, blocks] : states) {
+      page_.gauge("sluice_kv_host_blocks", "KV blocks in host memory, for paused sequences.",
+                  with("state", state), blocks);
+    }
+    gauge("sluice_paused_sequences", "Sequences whose KV waits in host memory.",
+          host.paused_sequences);
+    counter("sluice_resumed_sequences_total", "Paused sequences that went on.", host.resumed);
   }
 
   void add_forecasts(Duration since_snapshot) {
@@ -137,6 +152,7 @@ void add_cluster_metrics(const ClusterSnapshot& snapshot, const std::string& mod
     metrics.add_scheduler(single ? snapshot.queued_requests : 0);
     metrics.add_tokens();
     metrics.add_windows();
+    metrics.add_host_memory();
     metrics.add_forecasts(now - snapshot.at);
   }
   const MetricLabels all = {{"model_name", model_name}, {"engine", "all"}};

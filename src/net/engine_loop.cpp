@@ -19,16 +19,17 @@ constexpr Duration kStatsInterval = std::chrono::milliseconds(90);
 }  // namespace
 
 EngineLoop::EngineLoop(const InstanceAgentOptions& options, const EngineOptions& engine,
-                       std::unique_ptr<ModelRunner> runner, const SamplerFactory& samplers,
-                       const Clock& clock, TokenSink& sink, SchedulerInbox& scheduler,
-                       std::size_t inbox_capacity)
+                       std::unique_ptr<ModelRunner> runner, std::unique_ptr<HostKv> host,
+                       const SamplerFactory& samplers, const Clock& clock, TokenSink& sink,
+                       SchedulerInbox& scheduler, std::size_t inbox_capacity)
     : options_(options),
       clock_(clock),
       sink_(sink),
       scheduler_(scheduler),
       inbox_(inbox_capacity),
       runner_(std::move(runner)),
-      engine_(engine, *runner_, samplers, clock, *this),
+      host_(std::move(host)),
+      engine_(engine, *runner_, samplers, clock, *this, {.host = host_.get()}),
       agent_(options, engine_, clock, *this) {}
 
 EngineLoop::~EngineLoop() {

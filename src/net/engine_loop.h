@@ -21,9 +21,9 @@ namespace sluice {
 class EngineLoop final : private ReportSink, private TokenSink {
  public:
   EngineLoop(const InstanceAgentOptions& options, const EngineOptions& engine,
-             std::unique_ptr<ModelRunner> runner, const SamplerFactory& samplers,
-             const Clock& clock, TokenSink& sink, SchedulerInbox& scheduler,
-             std::size_t inbox_capacity);
+             std::unique_ptr<ModelRunner> runner, std::unique_ptr<HostKv> host,
+             const SamplerFactory& samplers, const Clock& clock, TokenSink& sink,
+             SchedulerInbox& scheduler, std::size_t inbox_capacity);
   ~EngineLoop() override;
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
@@ -55,6 +55,7 @@ class EngineLoop final : private ReportSink, private TokenSink {
 
   // Of the loop's thread.
   std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<HostKv> host_;  // or null
   Engine engine_;
   InstanceAgent agent_;
   std::vector<Command> commands_;

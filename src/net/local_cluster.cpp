@@ -25,9 +25,9 @@ class LocalCluster::Impl final : public InstancePort {
         .block_tokens = instance.engine.kv.window.block_tokens,
         .max_running = instance.engine.max_running,
         .step_token_budget = instance.engine.batch.max_step_tokens};
-    engines_.push_back(std::make_unique<EngineLoop>(agent, instance.engine,
-                                                    std::move(instance.runner), samplers, clock,
-                                                    sink, inbox_, capacity_));
+    engines_.push_back(std::make_unique<EngineLoop>(
+        agent, instance.engine, std::move(instance.runner), std::move(instance.host), samplers,
+        clock, sink, inbox_, capacity_));
   }
 
   void start() {

@@ -41,6 +41,7 @@ struct LocalClusterOptions {
 struct LocalInstance {
   EngineOptions engine;
   std::unique_ptr<ModelRunner> runner;
+  std::unique_ptr<HostKv> host = nullptr;  // null: no pausing
 };
 
 class LocalCluster final : public Serving {

@@ -1,0 +1,29 @@
+#include "engine/remedy.h"
+
+#include "base/check.h"
+
+namespace sluice {
+
+Remedy cheapest(const RemedyCosts& costs) {
+  Remedy best = Remedy::kRecompute;
+  Duration least = costs.recompute;
+  if (costs.pause && *costs.pause <= least) {
+    best = Remedy::kPause;
+    least = *costs.pause;
+  }
+  if (costs.move && *costs.move <= least) best = Remedy::kMove;
+  return best;
+}
+
+Duration recompute_cost(const StepTimeModel& step_time, std::int32_t tokens,
+                        std::int32_t step_tokens) {
+  CHECK_GT(step_tokens, 0);
+  const std::int64_t steps = (tokens + step_tokens - 1) / step_tokens;
+  // Token i reads i + 1 tokens of context.
+  const StepShape all{.prefill_tokens = tokens,
+                      .context_tokens = std::int64_t{tokens} * (tokens + std::int64_t{1}) / 2};
+  const StepTimeCoefficients& c = step_time.coefficients();
+  return from_seconds(c.seconds(all) + c.base * static_cast<double>(steps - 1));
+}
+
+}  // namespace sluice
