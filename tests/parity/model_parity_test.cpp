@@ -164,6 +164,27 @@ TEST_P(ModelParity, Alone) {
   }
 }
 
+// A quantised KV cache keeps within the same limits.
+TEST_P(ModelParity, AloneWithQ8Kv) {
+  HarnessOptions options;
+  options.num_blocks = 512;
+  options.kv_type = KvType::kQ8_0;
+  if (!KvLayout(loaded_.harness->kv().layout).holds_whole_groups()) GTEST_SKIP();
+  const auto harness = RunnerHarness::load(loaded_.path, options);
+  ASSERT_TRUE(harness.has_value()) << harness.error().message;
+  for (const Expected& expected : loaded_.expected) {
+    HarnessSequence sequence;
+    sequence.tokens = expected.prompt;
+    HarnessSequence* batch[] = {&sequence};
+    while (!finished(sequence, expected)) {
+      const auto count = static_cast<std::int32_t>(sequence.tokens.size()) - sequence.computed;
+      (*harness)->step(batch, {&count, 1});
+      judge(sequence, expected);
+    }
+    (*harness)->release(sequence);
+  }
+}
+
 // Sequences come and go; prompts are cut into chunks of 16 tokens or fewer that
 // share steps with others' decoding.
 TEST_P(ModelParity, MixedBatches) {

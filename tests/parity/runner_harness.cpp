@@ -24,6 +24,7 @@ Result<std::unique_ptr<RunnerHarness>> RunnerHarness::load(const std::string& pa
 
   KvLayout layout = h->config_.kv_layout();
   layout.block_tokens = options.block_tokens;
+  layout.type = options.kv_type;
   const auto num_blocks = static_cast<std::size_t>(options.num_blocks);
   constexpr std::size_t kAlignment = 64;
   h->arena_ = std::make_unique<std::byte[]>(num_blocks * layout.block_bytes() + kAlignment);

@@ -39,6 +39,7 @@ struct HarnessOptions {
       .num_threads = 1, .max_step_tokens = 128, .max_step_outputs = 32, .max_context = 512};
   std::int32_t num_blocks = 128;
   std::int32_t block_tokens = 16;
+  KvType kv_type = KvType::kF16;
   bool repack = true;
   std::uint64_t seed = 7;  // of the order in which blocks are handed out
 };

@@ -124,7 +124,7 @@ TEST_F(Runner, MixedStepsOfAboutEqualSizeShareAGraph) {
   std::vector<HarnessSequence> sequences(9);
   std::vector<HarnessSequence*> batch;
   for (HarnessSequence& s : sequences) {
-    s.tokens = some_tokens(300);
+    s.tokens = some_tokens(400);
     batch.push_back(&s);
   }
   std::vector<std::int32_t> counts(9, 1);
@@ -148,6 +148,28 @@ TEST_F(Runner, ManyShapes) {
   }
   EXPECT_EQ(harness_->runner().compute_buffer_bytes(), bytes);
   EXPECT_EQ(logits_of(*harness_, some_tokens(20)), first);
+}
+
+// What a KV cache of half the size costs: logits move by a few percent of their spread.
+TEST_F(Runner, LogitsWithQ8KvAreNearThoseWithF16) {
+  write_tiny_model({.head_dim = 32, .tied = false}, path_);
+  const auto f16 = make({});
+  const auto q8 = make({.kv_type = KvType::kQ8_0});
+  ASSERT_TRUE(f16 && q8);
+  EXPECT_LT(static_cast<double>(q8->kv().layout.block_bytes()),
+            0.54 * static_cast<double>(f16->kv().layout.block_bytes()));
+  double error = 0;
+  double spread = 0;
+  for (Token first = 1; first < 6; ++first) {
+    const std::vector<float> exact = logits_of(*f16, some_tokens(90, first));
+    const std::vector<float> coarse = logits_of(*q8, some_tokens(90, first));
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      error += std::pow(static_cast<double>(exact[i] - coarse[i]), 2);
+      spread += std::pow(static_cast<double>(exact[i]), 2);
+    }
+  }
+  EXPECT_GT(error, 0);
+  EXPECT_LT(std::sqrt(error / spread), 0.03);
 }
 
 TEST_F(Runner, ThreadsDoNotMatter) {
