@@ -43,6 +43,7 @@ help:
 ##   make build            set up and build build/release/apps/sluice
 ##   make install          build and install under PREFIX=/usr/local
 ##   make bench            micro-benchmarks
+##   make bench-admission  memory policies side by side, without compute (bench/admission)
 ##   make bench-peers      side by side with llama-server, built from the same pinned source
 ##   make format           format the C++ sources in place
 ##   make models           the default model;  make models-test: and the one of the parity tests
@@ -105,10 +106,13 @@ install: build
 	fi; \
 	$$as_root env DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
 
-.PHONY: bench bench-peers peers
+.PHONY: bench bench-admission bench-peers peers
 bench: | configure
 	@cmake --build $(BUILD) --target benchmarks
 	@for bench in $(BUILD)/src/*/*_bench $(BUILD)/src/model/ggml/*_bench; do "$$bench" $(ARGS); done
+bench-admission: | configure
+	@cmake --build $(BUILD) --target admission_bench
+	@$(PYTHON) bench/admission --binary $(BUILD)/bench/admission/admission_bench $(ARGS)
 peers: $(DEFAULT_MODEL) | setup
 	@tools/peers_llama.sh
 bench-peers: build peers

@@ -12,6 +12,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "memory/memory_policy.h"
 #include "scheduling/placement.h"
 
 namespace sluice {
@@ -144,6 +145,11 @@ void add_serve(CLI::App& app, ServeOptions& o) {
   std::vector<std::string> policies(policy_names().begin(), policy_names().end());
   app.add_option("--policy", o.policy, "how an instance is chosen")
       ->check(CLI::IsMember(policies))
+      ->capture_default_str();
+  const std::vector<std::string> memory_policies(memory_policy_names().begin(),
+                                                 memory_policy_names().end());
+  app.add_option("--memory-policy", o.memory_policy, "how KV memory is granted")
+      ->check(CLI::IsMember(memory_policies))
       ->capture_default_str();
   app.add_flag("--prefix-cache,!--no-prefix-cache", o.prefix_cache,
                "keep and share the KV of equal prefixes (on)");

@@ -36,6 +36,7 @@ struct ServeOptions {
   std::int32_t queue_limit = 256;  // requests, at the global scheduler
   std::int32_t drain_seconds = 60;
   std::string policy = "forecast";
+  std::string memory_policy = "windowed";  // one of memory_policy_names()
   bool prefix_cache = true;
   bool repack = true;
   bool accept_any_model = false;

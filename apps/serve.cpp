@@ -74,6 +74,7 @@ std::vector<LocalInstance> make_instances(const ServeOptions& options, const Siz
                                               .max_context = sizing.context}));
     runner->bind(arena.view());
     EngineOptions engine = engine_options(sizing, options.prefix_cache);
+    engine.kv.policy = memory_policy_of(options.memory_policy).value();  // the flag was checked
     HostMemory host = make_host_memory(arena.view(), sizing);
     if (host.kv) engine.host_block_copy = host.block_copy;
     instances.push_back({engine, std::move(runner), std::move(host.kv)});

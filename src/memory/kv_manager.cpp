@@ -5,15 +5,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "memory/admission_rule.h"
 #include "memory/block_pool.h"
 #include "memory/prefix_index.h"
 
 namespace sluice {
 namespace {
-
-constexpr double kAlarm = 0.25;  // deviations that a shortfall adds to the margin
-constexpr double kCalm = 0.995;  // what a window leaves of it
-constexpr double kMostExtraZ = 4;
 
 // A running sequence's memory. The first path.size() blocks are full and known
 // to the index. Where the index knew an equal block already, table[i] differs
@@ -35,7 +32,8 @@ class KvManager::Impl {
  public:
   explicit Impl(const KvOptions& options)
       : options_(options),
-        planner_(options.window),
+        planner_(window_options_for(options.policy, options.window)),
+        rule_(make_admission_rule(options.policy, planner_, options.seed)),
         pool_(options.num_blocks),
         index_(options.window.block_tokens) {}
 
@@ -62,6 +60,7 @@ class KvManager::Impl {
 
   const KvOptions options_;
   const WindowPlanner planner_;
+  const std::unique_ptr<AdmissionRule> rule_;
   Window window_;
   ShortfallCounts shortfalls_;
   WindowUsage usage_;
@@ -71,6 +70,7 @@ class KvManager::Impl {
   struct Fit {
     std::int32_t cached_tokens = 0;
     std::int32_t new_blocks = 0;
+    std::int32_t room = 0;            // for it: free, and kept that it did not match
     std::int32_t matched_in_use = 0;  // blocks that others hold anyway
     bool fits = false;
   };
@@ -78,10 +78,6 @@ class KvManager::Impl {
   [[nodiscard]] RunningSequence arrival(const AdmissionRequest& request,
                                         std::int32_t cached_tokens) const;
   [[nodiscard]] Fit fit(const AdmissionRequest& request, const PrefixMatch& match) const;
-  [[nodiscard]] bool peak_fits(const RunningSequence& arrival, std::int32_t matched_in_use,
-                               std::span<const RunningSequence> running,
-                               const StepTimeModel& step_time,
-                               const LengthForecast& forecast) const;
   Held& new_slot(SequenceId id);
   Held& held(SequenceId id) { return const_cast<Held&>(std::as_const(*this).held(id)); }
   void grow(Held& held, std::int32_t count);
@@ -103,7 +99,6 @@ class KvManager::Impl {
   std::vector<RunningSequence> views_;                   // of open_window(), reused
   std::int64_t table_blocks_ = 0;                        // sum of all tables
   std::int32_t steps_used_ = 0;                          // of the present window
-  double extra_z_ = 0;                                   // learned from shortfalls
   std::int64_t prefix_queries_ = 0;
   std::int64_t prefix_hits_ = 0;
   std::int64_t prefix_evictions_ = 0;
@@ -126,7 +121,8 @@ RunningSequence KvManager::Impl::arrival(const AdmissionRequest& request,
           .prefill_left = static_cast<std::int32_t>(request.tokens.size()) - held,
           .generated = request.generated,
           .decode_cap = request.decode_cap,
-          .priority = request.priority};
+          .priority = request.priority,
+          .true_length = request.true_length};
 }
 
 KvManager::Impl::Fit KvManager::Impl::fit(const AdmissionRequest& request,
@@ -134,32 +130,16 @@ KvManager::Impl::Fit KvManager::Impl::fit(const AdmissionRequest& request,
   Fit fit;
   const auto matched = static_cast<std::int32_t>(match.path.size());
   fit.cached_tokens = matched * options_.window.block_tokens + match.partial_tokens;
-  std::int32_t room = pool_.num_free() + pool_.num_kept();  // what it matched must stay, though
+  fit.room = pool_.num_free() + pool_.num_kept();  // what it matched must stay, though
   for (const PrefixNode node : match.path) {
-    (index_.is_unused(node) ? room : fit.matched_in_use) += index_.is_unused(node) ? -1 : 1;
+    (index_.is_unused(node) ? fit.room : fit.matched_in_use) += index_.is_unused(node) ? -1 : 1;
   }
-  if (match.partial && index_.is_unused(*match.partial)) room -= 1;
+  if (match.partial && index_.is_unused(*match.partial)) fit.room -= 1;
   const RunningSequence arriving = arrival(request, fit.cached_tokens);
   const std::int32_t writable = planner_.writable_tokens(arriving, std::max(window_.steps_left, 1));
   fit.new_blocks = planner_.blocks_for(std::int64_t{arriving.held_tokens} + writable) - matched;
-  fit.fits = fit.new_blocks <= room;
+  fit.fits = fit.new_blocks <= fit.room;
   return fit;
-}
-
-bool KvManager::Impl::peak_fits(const RunningSequence& arrival, std::int32_t matched_in_use,
-                                std::span<const RunningSequence> running,
-                                const StepTimeModel& step_time,
-                                const LengthForecast& forecast) const {
-  const std::vector<Outlook> outlook =
-      planner_.outlook({.running = running,
-                        .arrival = &arrival,
-                        .first_steps = std::max(window_.steps_left, 1),
-                        .window_steps = std::max(window_.plan.steps, 1),
-                        .shared_blocks = shared_blocks() + matched_in_use,
-                        .extra_z = extra_z_},
-                       step_time, forecast);
-  return std::ranges::all_of(
-      outlook, [this](const Outlook& point) { return point.demand_blocks <= pool_.num_blocks(); });
 }
 
 tl::expected<Admission, Refusal> KvManager::Impl::admit(const AdmissionRequest& request,
@@ -184,8 +164,16 @@ tl::expected<Admission, Refusal> KvManager::Impl::admit(const AdmissionRequest& 
     ++shortfalls_.refused_window;
     return tl::unexpected(Refusal::kWindow);
   }
-  if (!running.empty() && !peak_fits(arrival(request, fit.cached_tokens), fit.matched_in_use,
-                                     running, step_time, forecast)) {
+  const RunningSequence sequence = arrival(request, fit.cached_tokens);
+  if (!running.empty() && !rule_->admits({.sequence = sequence,
+                                          .running = running,
+                                          .new_blocks = fit.new_blocks,
+                                          .room_blocks = fit.room,
+                                          .total_blocks = pool_.num_blocks(),
+                                          .shared_blocks = shared_blocks() + fit.matched_in_use,
+                                          .steps_left = std::max(window_.steps_left, 1),
+                                          .window_steps = std::max(window_.plan.steps, 1)},
+                                         step_time, forecast)) {
     ++shortfalls_.refused_forecast;
     return tl::unexpected(Refusal::kForecast);
   }
@@ -367,7 +355,8 @@ const Window& KvManager::Impl::open_window(TimePoint now, std::span<const Runnin
                   .total_blocks = pool_.num_blocks(),
                   .planning_cost = planning_cost_,
                   .shared_blocks = shared_blocks(),
-                  .extra_z = extra_z_};
+                  .extra_z = rule_->extra_z()};
+  if (!window_.plan.deferred.empty()) input.least_steps = planner_.options().yield_room_steps;
   views_.assign(running.begin(), running.end());
   for (RunningSequence& view : views_) {
     const Held& held = this->held(view.id);
@@ -388,18 +377,14 @@ const Window& KvManager::Impl::open_window(TimePoint now, std::span<const Runnin
   window_.end = now + window_.plan.length;
   window_.steps_left = window_.plan.steps;
   commit(window_.plan);
+  rule_->opened(window_.plan, running);
   return window_;
 }
 
 // Returns first, then takes: what the plan counted on is free by then.
 void KvManager::Impl::commit(const WindowPlan& plan) {
   if (plan.bound == WindowBound::kCapacity) ++shortfalls_.windows_shortened;
-  // Each shortfall widens the margin of later admissions; calm windows wear it off.
-  extra_z_ *= kCalm;
-  if (!plan.deferred.empty()) {
-    ++shortfalls_.windows_deferring;
-    extra_z_ = std::min(extra_z_ + kAlarm, kMostExtraZ);
-  }
+  if (!plan.deferred.empty()) ++shortfalls_.windows_deferring;
   usage_.window_granted_blocks = plan.demand_blocks;
   for (const SequenceId id : plan.deferred) {
     Held& held = this->held(id);

@@ -20,8 +20,10 @@
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "memory/hidden_length.h"
 #include "memory/kv_stats.h"
 #include "memory/length_forecast.h"
+#include "memory/memory_policy.h"
 #include "memory/step_time_model.h"
 #include "memory/window_planner.h"
 
@@ -30,7 +32,9 @@ namespace sluice {
 struct KvOptions {
   std::int32_t num_blocks = 0;
   bool prefix_cache = true;
-  WindowOptions window;  // block_tokens is here
+  WindowOptions window;  // block_tokens is here; the policy fixes some of it
+  MemoryPolicy policy = MemoryPolicy::kWindowed;
+  std::uint64_t seed = 1;  // of policies that draw lengths by chance
 };
 
 // A block of which the first tokens are wanted in another one (a prefix that
@@ -50,6 +54,7 @@ struct AdmissionRequest {
   // KV of tokens [0, restored_tokens) is kept elsewhere: after the admission the
   // caller copies what was not cached into the table and says written().
   std::int32_t restored_tokens = 0;
+  HiddenLength true_length{};  // benchmarks: for the oracle alone
 };
 
 struct Admission {

@@ -14,7 +14,8 @@ namespace sluice {
 namespace {
 
 struct RandomWorld {
-  explicit RandomWorld(std::uint64_t seed) : rng(seed), world(options()) {
+  explicit RandomWorld(std::uint64_t seed, MemoryPolicy policy = MemoryPolicy::kWindowed)
+      : rng(seed), world(options(policy)) {
     for (int i = below(60); i > 0; --i) world.forecast.observe(1 + below(30), below(4) == 0);
     if (below(4) == 0) world.forecast_nothing();  // worlds where shortfalls are common
     end_share = below(20) / 100.0;
@@ -22,8 +23,9 @@ struct RandomWorld {
 
   std::int32_t below(std::uint64_t n) { return static_cast<std::int32_t>(rng.below(n)); }
 
-  KvOptions options() {
+  KvOptions options(MemoryPolicy policy) {
     KvOptions options;
+    options.policy = policy;
     options.num_blocks = 2 + below(below(2) == 0 ? 10 : 60);
     options.prefix_cache = below(5) != 0;
     options.window.block_tokens = 1 + below(6);
@@ -128,10 +130,37 @@ TEST(KvManagerWorlds, GuaranteesHoldInRandomOnes) {
   EXPECT_GT(sum.windows_shortened, 100);
 }
 
+TEST(KvManagerWorlds, GuaranteesHoldUnderEveryPolicy) {
+  for (const std::string_view name : memory_policy_names()) {
+    std::int64_t refused = 0;
+    std::int64_t restarts = 0;
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+      SCOPED_TRACE(testing::Message() << name << ", seed " << seed);
+      RandomWorld random(seed, *memory_policy_of(name));
+      random.run(150);
+      ASSERT_FALSE(testing::Test::HasFailure());
+      refused += random.world.manager.shortfalls().refused_window +
+                 random.world.manager.shortfalls().refused_forecast;
+      restarts += random.world.restarts;
+      while (!random.world.running.empty()) random.world.remove(random.world.running[0].view.id);
+      random.world.manager.drop_prefixes();
+      EXPECT_EQ(random.world.manager.stats().free_blocks, random.world.options_.num_blocks);
+    }
+    EXPECT_GT(refused, 50) << name;
+    if (name == "reserve") {
+      EXPECT_EQ(restarts, 0);
+    }
+    if (name.starts_with("paged")) {
+      EXPECT_GT(restarts, 10) << name;
+    }
+  }
+}
+
 TEST(KvManagerWorlds, EqualSeedsGiveEqualTables) {
-  for (std::uint64_t seed = 500; seed < 520; ++seed) {
-    RandomWorld a(seed);
-    RandomWorld b(seed);
+  for (std::uint64_t seed = 500; seed < 540; ++seed) {
+    const auto policy = static_cast<MemoryPolicy>(seed % memory_policy_names().size());
+    RandomWorld a(seed, policy);
+    RandomWorld b(seed, policy);
     a.run(200);
     b.run(200);
     ASSERT_EQ(a.world.running.size(), b.world.running.size());

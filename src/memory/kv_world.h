@@ -57,9 +57,12 @@ class KvWorld {
     const KvStats stats = manager.stats();
     const SequenceId id(next_id_++);
     const std::int32_t known = manager.cached_prefix(tokens);
-    const auto admission =
-        manager.admit({.id = id, .tokens = tokens, .decode_cap = decode_cap, .priority = priority},
-                      now, views(), step_time, forecast);
+    const auto admission = manager.admit({.id = id,
+                                          .tokens = tokens,
+                                          .decode_cap = decode_cap,
+                                          .priority = priority,
+                                          .true_length = HiddenLength(decode_cap)},
+                                         now, views(), step_time, forecast);
     EXPECT_EQ(snapshot(), before) << "an admission touched what runs";
     if (!admission) {
       last_refusal = admission.error();
@@ -76,7 +79,8 @@ class KvWorld {
         .held_tokens = admission->cached_tokens,
         .prefill_left = static_cast<std::int32_t>(tokens.size()) - admission->cached_tokens,
         .decode_cap = decode_cap,
-        .priority = priority};
+        .priority = priority,
+        .true_length = HiddenLength(decode_cap)};
     sequence.tokens = std::move(tokens);
     sequence.copy = admission->copy;
     running.push_back(std::move(sequence));
@@ -146,7 +150,7 @@ class KvWorld {
     ASSERT_EQ(stats.granted_blocks + stats.cached_blocks + stats.free_blocks, stats.total_blocks);
     ASSERT_LE(stats.written_blocks, stats.granted_blocks);
     if (manager.window().number == 0 || manager.window().steps_left <= 0) return;
-    const WindowPlanner planner(options_.window);
+    const WindowPlanner planner(window_options_for(options_.policy, options_.window));
     const std::vector<SequenceId>& deferred = manager.window().plan.deferred;
     for (const Sequence& s : running) {
       if (s.view.decode_cap == 0) continue;  // has ended, is about to be released

@@ -63,6 +63,8 @@ void LengthForecast::observe(std::int32_t tokens, bool censored) {
     error_tokens_ = keep * error_tokens_ + (1 - keep) * error;
     ended_[bin_of(tokens - 1)] += unit_;
     ++observations_;
+    moving_mean_ += moving_weight_ * (std::max(tokens, 64) - moving_mean_);
+    moving_weight_ = std::max(0.8 * moving_weight_, 0.04);
   }
   rebuild();
 }

@@ -50,6 +50,10 @@ class LengthForecast final {
   // Mean of min(remaining, cap).
   [[nodiscard]] double mean(std::int32_t generated, std::int32_t cap) const;
 
+  // Exponential mean of the lengths seen, as LightLLM's router keeps it: from
+  // 2048 on, weights from 0.5 down to 0.04, lengths of at least 64.
+  [[nodiscard]] double moving_mean() const { return moving_mean_; }
+
   // Mean absolute error of the median forecast made at the start, tokens.
   [[nodiscard]] double error_tokens() const { return error_tokens_; }
   [[nodiscard]] std::int64_t observations() const { return observations_; }
@@ -93,6 +97,8 @@ class LengthForecast final {
   double weight_ = 0;                          // of those that ended, aged
   double error_tokens_ = 0;
   std::int64_t observations_ = 0;
+  double moving_mean_ = 2048;
+  double moving_weight_ = 0.5;
 };
 
 }  // namespace sluice

@@ -16,6 +16,17 @@ std::int32_t ceil_div(std::int64_t a, std::int64_t b) {
   return static_cast<std::int32_t>((a + b - 1) / b);
 }
 
+// Among equals, the earlier in the running set.
+bool yields_later(const RunningSequence& a, const RunningSequence& b, YieldOrder order) {
+  if (a.priority != b.priority) return a.priority > b.priority;
+  if (order == YieldOrder::kNewest) return false;
+  if (a.generated != b.generated) return a.generated > b.generated;
+  const auto prompt = [](const RunningSequence& s) {
+    return s.held_tokens + s.prefill_left - s.generated;
+  };
+  return prompt(a) < prompt(b);
+}
+
 }  // namespace
 
 // The running set in sums.
@@ -45,6 +56,8 @@ WindowPlanner::WindowPlanner(WindowOptions options)
   CHECK(options_.completion_quantile > 0 && options_.completion_quantile < 1);
   CHECK_GT(options_.overhead_share, 0.0);
   CHECK_GT(options_.unused_share, 0.0);
+  CHECK_GE(options_.fixed_steps, 1);
+  CHECK_GE(options_.yield_room_steps, 1);
   CHECK_GE(options_.outlook_windows, 1);
   CHECK_LE(static_cast<std::size_t>(options_.outlook_windows), kMostPoints);
 }
@@ -59,14 +72,18 @@ std::int32_t WindowPlanner::writable_tokens(const RunningSequence& sequence,
                                             std::int32_t steps) const {
   // The step that computes the last known token also samples, so the first
   // decode token is written one step later, and the last one never.
-  if (!in_prefill(sequence))
-    return std::min(steps, std::max(sequence.decode_cap, sequence.prefill_left));
+  const std::int32_t most = in_prefill(sequence)
+                                ? sequence.prefill_left + std::max(sequence.decode_cap - 1, 0)
+                                : std::max(sequence.decode_cap, sequence.prefill_left);
+  if (options_.grant == GrantRule::kAll) return most;
+  if (!in_prefill(sequence)) return std::min(steps, most);
+  if (options_.grant == GrantRule::kPrompt)
+    return std::min(sequence.prefill_left + steps - 1, most);
   const std::int64_t prefill = sequence.prefill_left;
   const std::int64_t budget = std::int64_t{options_.step_token_budget} * steps;
   if (budget < prefill) return static_cast<std::int32_t>(budget);
   const std::int32_t prefill_steps = ceil_div(prefill, options_.step_token_budget);
-  return static_cast<std::int32_t>(
-      prefill + std::min(steps - prefill_steps, std::max(sequence.decode_cap - 1, 0)));
+  return std::min(sequence.prefill_left + steps - prefill_steps, most);
 }
 
 std::int32_t WindowPlanner::new_blocks(const RunningSequence& sequence, std::int32_t steps) const {
@@ -115,8 +132,10 @@ Duration WindowPlanner::duration(const Batch& batch, std::int32_t steps,
 
 // Steps until the earliest completion that is likely: the least, over the
 // running set, of the low quantile of the remaining duration.
+// `enough`: shorter than that makes no difference.
 std::int32_t WindowPlanner::likely_completion(const PlanInput& input,
-                                              const LengthForecast& forecast) const {
+                                              const LengthForecast& forecast,
+                                              std::int32_t enough) const {
   // Ages of one bin have about the same forecast: one query a bin.
   std::array<std::int32_t, LengthForecast::kBins + 1> known{};
   PrefillQueue queue(options_, input.running);
@@ -131,9 +150,43 @@ std::int32_t WindowPlanner::likely_completion(const PlanInput& input,
                                              options_.completion_quantile));
     }
     earliest = std::min(earliest, prefill + std::min(decode, std::max(sequence.decode_cap, 1)));
-    if (earliest <= options_.min_steps) break;  // the window is not shorter whatever follows
+    if (earliest <= enough) break;
   }
   return earliest;
+}
+
+// Mean over the running set of the remaining steps, or how many it takes until
+// all of it has likely ended.
+std::int32_t WindowPlanner::remaining_steps(const PlanInput& input,
+                                            const LengthForecast& forecast) const {
+  const bool mean = options_.length == WindowLength::kMean;
+  PrefillQueue queue(options_, input.running);
+  double sum = 0;
+  double longest = 0;
+  for (const RunningSequence& sequence : input.running) {
+    const auto prefill = static_cast<double>(queue.decodes_after(sequence));
+    const double decode = mean ? forecast.mean(sequence.generated, sequence.decode_cap)
+                               : forecast.quantile(sequence.generated, sequence.decode_cap,
+                                                   1 - options_.completion_quantile);
+    sum += prefill + decode;
+    longest = std::max(longest, prefill + decode);
+  }
+  const double steps = mean ? sum / static_cast<double>(input.running.size()) : longest;
+  return std::max(1, static_cast<std::int32_t>(steps));
+}
+
+WindowPlanner::Length WindowPlanner::choose_length(const PlanInput& input, const Batch& batch,
+                                                   const StepTimeModel& step_time,
+                                                   const LengthForecast& forecast) const {
+  switch (options_.length) {
+    case WindowLength::kBounded: break;
+    case WindowLength::kCompletion:
+      return {likely_completion(input, forecast, 1), WindowBound::kCompletion};
+    case WindowLength::kMean:
+    case WindowLength::kLongest: return {remaining_steps(input, forecast), WindowBound::kMaximum};
+    case WindowLength::kFixed: return {options_.fixed_steps, WindowBound::kMaximum};
+  }
+  return bounded_length(input, batch, step_time, forecast);
 }
 
 // The rule, without capacity. Upper bounds:
@@ -146,15 +199,15 @@ std::int32_t WindowPlanner::likely_completion(const PlanInput& input,
 //   maximum     max_steps, and the steps that max_length has time for.
 // Lower bound, which wins: min_steps, and planning_cost / (steps * step time)
 // at most `overhead_share`.
-WindowPlanner::Length WindowPlanner::choose_length(const PlanInput& input, const Batch& batch,
-                                                   const StepTimeModel& step_time,
-                                                   const LengthForecast& forecast) const {
+WindowPlanner::Length WindowPlanner::bounded_length(const PlanInput& input, const Batch& batch,
+                                                    const StepTimeModel& step_time,
+                                                    const LengthForecast& forecast) const {
   Length length{options_.max_steps, WindowBound::kMaximum};
   const auto at_most = [&length](double steps, WindowBound bound) {
     if (steps >= length.steps) return;
     length = {std::max(1, static_cast<std::int32_t>(steps)), bound};
   };
-  at_most(likely_completion(input, forecast), WindowBound::kCompletion);
+  at_most(likely_completion(input, forecast, options_.min_steps), WindowBound::kCompletion);
   const double pool_tokens = static_cast<double>(input.total_blocks) * options_.block_tokens;
   at_most(2 * options_.unused_share * pool_tokens / static_cast<double>(input.running.size()),
           WindowBound::kUnused);
@@ -179,7 +232,8 @@ WindowPlan WindowPlanner::plan(const PlanInput& input, const StepTimeModel& step
   WindowPlan plan;
   if (input.running.empty()) {
     // Short, so that the first arrivals are soon planned for together.
-    plan.steps = options_.min_steps;
+    plan.steps =
+        options_.length == WindowLength::kFixed ? options_.fixed_steps : options_.min_steps;
     const Duration step = step_time.predict({.decode_sequences = 1});
     plan.length = std::min<Duration>(step * plan.steps, options_.max_length);
     plan.outlook = {{plan.length, 0}};
@@ -199,8 +253,11 @@ WindowPlan WindowPlanner::plan(const PlanInput& input, const StepTimeModel& step
       (demand(input.running, middle) > input.free_blocks ? too_long : plan.steps) = middle;
     }
     grant_all(input, plan);
-    if (plan.demand_blocks > input.free_blocks) grant_some(input, plan);
   }
+  if (plan.steps < input.least_steps &&
+      demand(input.running, input.least_steps) > input.free_blocks)
+    plan.demand_blocks = input.free_blocks + 1;
+  if (plan.demand_blocks > input.free_blocks) grant_some(input, plan);
   plan.length = std::min(duration(batch, plan.steps, step_time), options_.max_length);
   CHECK_LE(plan.demand_blocks, input.free_blocks);
 
@@ -239,14 +296,14 @@ void WindowPlanner::grant_some(const PlanInput& input, WindowPlan& plan) const {
   std::vector<std::size_t> order(input.running.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
-    return input.running[a].priority > input.running[b].priority;
+    return yields_later(input.running[a], input.running[b], options_.yield);
   });
-  std::int64_t need = demand(input.running, 1);
+  std::int64_t need = demand(input.running, input.least_steps);
   std::int64_t room = input.free_blocks;
   std::size_t staying = order.size();
   while (staying > 0 && need > room) {
     const RunningSequence& victim = input.running[order[--staying]];
-    need -= new_blocks(victim, 1);
+    need -= new_blocks(victim, input.least_steps);
     room += victim.held_blocks;
     plan.deferred.push_back(victim.id);
   }

@@ -18,8 +18,10 @@
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "memory/hidden_length.h"
 #include "memory/length_forecast.h"
 #include "memory/step_time_model.h"
+#include "memory/window_options.h"
 
 namespace sluice {
 
@@ -32,6 +34,7 @@ struct RunningSequence {
   std::int32_t generated = 0;     // output tokens so far: the age for the forecast
   std::int32_t decode_cap = 0;    // at most this many will still be generated
   std::int32_t priority = 0;      // higher is granted first; equal: the earlier in the span
+  HiddenLength true_length{};     // benchmarks: for the oracle alone
 };
 
 struct Grant {
@@ -71,19 +74,6 @@ struct WindowPlan {
   std::int64_t peak_blocks = 0;  // likely peak over the outlook, tables included
 };
 
-struct WindowOptions {
-  std::int32_t block_tokens = 16;
-  std::int32_t step_token_budget = 512;  // most tokens a step computes
-  std::int32_t min_steps = 8;            // yields to capacity
-  std::int32_t max_steps = 64;
-  Duration max_length = std::chrono::seconds(5);
-  double completion_quantile = 0.1;  // "likely": a completion's duration at this quantile
-  double overhead_share = 0.005;     // planning and mapping may take this share of the window
-  double unused_share = 0.03;        // blocks granted but not yet written, of the pool
-  double z = 1.3;                    // deviations that the outlook adds to the mean
-  std::int32_t outlook_windows = 8;  // points of the outlook, at most 8
-};
-
 struct PlanInput {
   std::span<const RunningSequence> running;  // in the order of admission
   std::int64_t free_blocks = 0;              // free now, unused prefix blocks included
@@ -91,6 +81,7 @@ struct PlanInput {
   Duration planning_cost{};        // what planning and mapping took lately
   std::int64_t shared_blocks = 0;  // counted more than once in held_blocks
   double extra_z = 0;              // deviations beyond options().z
+  std::int32_t least_steps = 1;    // somebody yields unless so many fit
 };
 
 struct OutlookInput {
@@ -114,7 +105,8 @@ class WindowPlanner final {
   [[nodiscard]] WindowPlan plan(const PlanInput& input, const StepTimeModel& step_time,
                                 const LengthForecast& forecast) const;
 
-  // Most tokens that a sequence could write in `steps` steps, whatever else runs.
+  // Most tokens that a sequence is granted for `steps` steps: at least all that
+  // it could write in them, whatever else runs.
   [[nodiscard]] std::int32_t writable_tokens(const RunningSequence& sequence,
                                              std::int32_t steps) const;
 
@@ -131,12 +123,18 @@ class WindowPlanner final {
   struct Length;
   [[nodiscard]] Batch summarize(std::span<const RunningSequence> running) const;
   [[nodiscard]] std::int32_t likely_completion(const PlanInput& input,
-                                               const LengthForecast& forecast) const;
+                                               const LengthForecast& forecast,
+                                               std::int32_t enough) const;
+  [[nodiscard]] std::int32_t remaining_steps(const PlanInput& input,
+                                             const LengthForecast& forecast) const;
   [[nodiscard]] Duration duration(const Batch& batch, std::int32_t steps,
                                   const StepTimeModel& step_time) const;
   [[nodiscard]] Length choose_length(const PlanInput& input, const Batch& batch,
                                      const StepTimeModel& step_time,
                                      const LengthForecast& forecast) const;
+  [[nodiscard]] Length bounded_length(const PlanInput& input, const Batch& batch,
+                                      const StepTimeModel& step_time,
+                                      const LengthForecast& forecast) const;
   [[nodiscard]] std::int32_t new_blocks(const RunningSequence& sequence, std::int32_t steps) const;
   [[nodiscard]] std::int64_t demand(std::span<const RunningSequence> running,
                                     std::int32_t steps) const;
