@@ -87,6 +87,23 @@ void read_objectives(const std::vector<std::string>& all, ServeOptions& o) {
   }
 }
 
+void add_memory(CLI::App& app, ServeOptions& o) {
+  add_size(app, "--kv-memory", o.kv_memory,
+           "KV cache in all, e.g. 2GiB (default: by model and free memory)");
+  add_size(
+      app, "--kv-host-memory", o.kv_host_memory,
+      "host memory in all for the KV of sequences that are paused in a shortage (default: none)");
+  add_kv_type(app, o.kv_type);
+  app.add_option("--block-tokens", o.block_tokens, "tokens a KV block")
+      ->check(CLI::IsMember({8, 16, 32, 64, 128}))
+      ->capture_default_str();
+  const std::vector<std::string> memory_policies(memory_policy_names().begin(),
+                                                 memory_policy_names().end());
+  app.add_option("--memory-policy", o.memory_policy, "how KV memory is granted")
+      ->check(CLI::IsMember(memory_policies))
+      ->capture_default_str();
+}
+
 void add_serve(CLI::App& app, ServeOptions& o) {
   app.add_option("model,--model", o.model, "the model, a GGUF file")->required();
   app.add_option("--config", "a YAML file with these same names; flags win over it")
@@ -118,15 +135,7 @@ void add_serve(CLI::App& app, ServeOptions& o) {
   app.add_option("--io-threads", o.io_threads, "threads for connections")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  add_size(app, "--kv-memory", o.kv_memory,
-           "KV cache in all, e.g. 2GiB (default: by model and free memory)");
-  add_size(
-      app, "--kv-host-memory", o.kv_host_memory,
-      "host memory in all for the KV of sequences that are paused in a shortage (default: none)");
-  add_kv_type(app, o.kv_type);
-  app.add_option("--block-tokens", o.block_tokens, "tokens a KV block")
-      ->check(CLI::IsMember({8, 16, 32, 64, 128}))
-      ->capture_default_str();
+  add_memory(app, o);
   app.add_option("--context", o.context,
                  "longest sequence, tokens (default: what the model was trained for, if it fits)")
       ->check(CLI::Range(0, 1 << 24));
@@ -145,11 +154,6 @@ void add_serve(CLI::App& app, ServeOptions& o) {
   std::vector<std::string> policies(policy_names().begin(), policy_names().end());
   app.add_option("--policy", o.policy, "how an instance is chosen")
       ->check(CLI::IsMember(policies))
-      ->capture_default_str();
-  const std::vector<std::string> memory_policies(memory_policy_names().begin(),
-                                                 memory_policy_names().end());
-  app.add_option("--memory-policy", o.memory_policy, "how KV memory is granted")
-      ->check(CLI::IsMember(memory_policies))
       ->capture_default_str();
   app.add_flag("--prefix-cache,!--no-prefix-cache", o.prefix_cache,
                "keep and share the KV of equal prefixes (on)");

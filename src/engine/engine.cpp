@@ -237,7 +237,8 @@ bool Engine::try_admit(Sequence& s) {
                                  .generated = s.generated(),
                                  .decode_cap = s.left_to_generate(),
                                  .priority = s.request->priority,
-                                 .restored_tokens = s.computed};
+                                 .restored_tokens = s.computed,
+                                 .true_length = s.true_length()};
   auto admission = kv_.admit(request, clock_.now(), running_views(), step_time_, forecast_);
   if (!admission && admission.error() == Refusal::kWindow && !renewed_for_arrival_) {
     // A shorter window may have room for it: once a window, so that planning stays cheap.

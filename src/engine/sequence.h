@@ -43,6 +43,12 @@ struct Sequence {
   [[nodiscard]] bool decoding() const { return left_to_compute() == 1 && generated() > 0; }
   [[nodiscard]] std::int32_t left_to_generate() const { return request->max_tokens - generated(); }
 
+  // A benchmark's answer, which the oracle alone can read.
+  [[nodiscard]] HiddenLength true_length() const {
+    const std::int32_t forced = request->sampling.forced_length;
+    return forced > 0 ? HiddenLength(forced) : HiddenLength();
+  }
+
   // How the window planner sees it.
   [[nodiscard]] RunningSequence view(std::int32_t held_blocks) const {
     return {.id = id,
@@ -51,7 +57,8 @@ struct Sequence {
             .prefill_left = left_to_compute(),
             .generated = generated(),
             .decode_cap = left_to_generate(),
-            .priority = request->priority};
+            .priority = request->priority,
+            .true_length = true_length()};
   }
 };
 

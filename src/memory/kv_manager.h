@@ -13,14 +13,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <tl/expected.hpp>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/time.h"
-#include "memory/hidden_length.h"
+#include "memory/admission.h"
 #include "memory/kv_stats.h"
 #include "memory/length_forecast.h"
 #include "memory/memory_policy.h"
@@ -35,36 +34,6 @@ struct KvOptions {
   WindowOptions window;  // block_tokens is here; the policy fixes some of it
   MemoryPolicy policy = MemoryPolicy::kWindowed;
   std::uint64_t seed = 1;  // of policies that draw lengths by chance
-};
-
-// A block of which the first tokens are wanted in another one (a prefix that
-// matched in part). The engine has it copied before the sequence's first step.
-struct PrefixCopy {
-  BlockId from;
-  BlockId to;
-  std::int32_t num_tokens = 0;
-};
-
-struct AdmissionRequest {
-  SequenceId id;
-  std::span<const Token> tokens;  // all known: the prompt, and what a restart had generated
-  std::int32_t generated = 0;     // of `tokens`, those that were generated before a restart
-  std::int32_t decode_cap = 0;    // most tokens still to be generated
-  std::int32_t priority = 0;
-  // KV of tokens [0, restored_tokens) is kept elsewhere: after the admission the
-  // caller copies what was not cached into the table and says written().
-  std::int32_t restored_tokens = 0;
-  HiddenLength true_length{};  // benchmarks: for the oracle alone
-};
-
-struct Admission {
-  std::int32_t cached_tokens = 0;  // KV that exists; always less than tokens.size()
-  std::optional<PrefixCopy> copy;  // done by the caller before the first step
-};
-
-enum class Refusal : std::uint8_t {
-  kWindow,    // what it needs until this window's end does not fit beside the grants
-  kForecast,  // it would fit now, but the likely peak would not
 };
 
 // The present window, for reports, metrics and the page.

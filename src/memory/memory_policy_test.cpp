@@ -129,7 +129,7 @@ TEST(MemoryPolicy, AdmitsByItsOwnRule) {
   EXPECT_EQ(admitted(MemoryPolicy::kRatio, 32), 4u);            // all of max_tokens in prefill
   EXPECT_EQ(admitted(MemoryPolicy::kOracle, 32), 4u);           // 39 tokens are 10 blocks
   EXPECT_EQ(admitted(MemoryPolicy::kOracle, 1), 20u);           // the first token is the last
-  EXPECT_EQ(admitted(MemoryPolicy::kPeakEma, 32), 3u);          // 16 tokens of padding each
+  EXPECT_EQ(admitted(MemoryPolicy::kPeakEma, 32), 2u);          // 16 tokens of padding each
   EXPECT_GT(admitted(MemoryPolicy::kWindowed, 32), 2u);
   EXPECT_GT(admitted(MemoryPolicy::kPastFuture, 32), 2u);
 }

@@ -13,9 +13,12 @@ namespace {
 
 using Row = std::array<double, WindowPlanner::kMostPoints>;
 
-// Sums over the running set at each point of the outlook. All rows are computed
-// in full, so that the loops over them have a fixed length and become vector
-// instructions; points beyond the wanted ones are not looked at.
+// Sums over the running set at each point of the outlook. Sequences of one age
+// have one forecast, and unless max_tokens ends them within the outlook, sums
+// of what they hold are all that is needed of them: O(1) a sequence, then
+// O(points) an age. All rows are computed in full, so that the loops over them
+// have a fixed length and become vector instructions; points beyond the wanted
+// ones are not looked at.
 class Sums {
  public:
   Sums(const OutlookInput& input, const WindowOptions& options, const LengthForecast& forecast)
@@ -24,47 +27,59 @@ class Sums {
         block_share_(1.0 / options.block_tokens) {
     place_points(input);
     for (std::size_t j = 0; j < steps.size(); ++j) growth_[j] = steps[j] + input.window_steps;
-    rows_.reserve(std::min(input.running.size() + 1, LengthForecast::kBins));
+    ages_.reserve(std::min(input.running.size() + 1, LengthForecast::kBins));
   }
 
   // A sequence that knows `known` tokens and decodes from `after` steps on.
   void add(const RunningSequence& sequence, std::int64_t after) {
     const double known = static_cast<double>(sequence.held_tokens) + sequence.prefill_left;
-    const double cap = sequence.decode_cap;
-    const double late = static_cast<double>(after);
-    Row survival{};
-    if (after == 0) {
-      survival = of_age(sequence.generated);
-    } else {
-      fill(survival, sequence.generated, late);
+    Age& age = of_age(sequence.generated);
+    if (after > 0 || growth_[count_ - 1] > sequence.decode_cap) {
+      add_alone(sequence, known, static_cast<double>(after), age);
+      return;
     }
-    for (std::size_t j = survival.size(); j-- > 0 && steps[j] - late >= cap;) survival[j] = 0;
-    // No branches below: this becomes vector code.
-    Row tokens;
-    for (std::size_t j = 0; j < tokens.size(); ++j) {
-      double grown = growth_[j] - late;
-      grown = grown > 0 ? grown : 0;
-      tokens[j] = known + (grown < cap ? grown : cap);
+    const double held = known * block_share_ + 0.5;  // the last block is half full
+    age.count += 1;
+    age.held += held;
+    age.held_squares += held * held;
+  }
+
+  // After all were added.
+  void close() {
+    for (const Age& age : ages_) {
+      if (age.count == 0) continue;
+      for (std::size_t j = 0; j < steps.size(); ++j) {
+        const double lives = age.survival[j];
+        const double grown = growth_[j] * block_share_;
+        const double held = age.held + age.count * grown;
+        const double squares = age.held_squares + grown * (2 * age.held + age.count * grown);
+        survivors[j] += lives * age.count;
+        blocks[j] += lives * held;
+        variance[j] += lives * (1 - lives) * squares;
+        all_blocks[j] += held;
+      }
     }
-    for (std::size_t j = 0; j < tokens.size(); ++j) {
-      const double lives = survival[j];
-      const double held = tokens[j] * block_share_ + 0.5;  // the last block is half full
-      survivors[j] += lives;
-      context[j] += lives * tokens[j];
-      blocks[j] += lives * held;
-      variance[j] += lives * (1 - lives) * held * held;
-      all_blocks[j] += held;
-    }
+  }
+
+  // Mean tokens of the survivors at a point.
+  [[nodiscard]] double context(std::size_t point) const {
+    return (blocks[point] - survivors[point] / 2) / block_share_;
   }
 
   Row steps{};       // from now
   Row survivors{};   // mean number,
-  Row context{};     //   of their tokens,
   Row blocks{};      //   of their blocks,
   Row variance{};    //   and its variance
   Row all_blocks{};  // if none ended
 
  private:
+  struct Age {
+    Row survival{};
+    double count = 0;  // of those that are not added alone; sums over them
+    double held = 0;
+    double held_squares = 0;
+  };
+
   // The next window ends first, then further and further apart, until lengths
   // of twice the mean have run their course: a peak is rarely beyond.
   void place_points(const OutlookInput& input) {
@@ -81,6 +96,23 @@ class Sums {
     }
   }
 
+  // Starts late, or may not generate so much.
+  void add_alone(const RunningSequence& sequence, double known, double late, const Age& age) {
+    const double cap = sequence.decode_cap;
+    Row survival = age.survival;
+    if (late > 0) fill(survival, sequence.generated, late);
+    for (std::size_t j = survival.size(); j-- > 0 && steps[j] - late >= cap;) survival[j] = 0;
+    for (std::size_t j = 0; j < survival.size(); ++j) {
+      const double grown = std::clamp(growth_[j] - late, 0.0, cap);
+      const double lives = survival[j];
+      const double held = (known + grown) * block_share_ + 0.5;
+      survivors[j] += lives;
+      blocks[j] += lives * held;
+      variance[j] += lives * (1 - lives) * held * held;
+      all_blocks[j] += held;
+    }
+  }
+
   void fill(Row& row, std::int32_t generated, double late) const {
     const double given = 1 / forecast_.tail(generated);
     for (std::size_t j = 0; j < count_; ++j) {
@@ -90,21 +122,21 @@ class Sums {
   }
 
   // Ages of one bin have about the same forecast: one row a bin.
-  const Row& of_age(std::int32_t generated) {
-    std::int16_t& index = row_of_bin_[LengthForecast::bin_of(generated)];
+  Age& of_age(std::int32_t generated) {
+    std::int16_t& index = age_of_bin_[LengthForecast::bin_of(generated)];
     if (index == 0) {
-      fill(rows_.emplace_back(), generated, 0);
-      index = static_cast<std::int16_t>(rows_.size());
+      fill(ages_.emplace_back().survival, generated, 0);
+      index = static_cast<std::int16_t>(ages_.size());
     }
-    return rows_[static_cast<std::size_t>(index - 1)];
+    return ages_[static_cast<std::size_t>(index - 1)];
   }
 
   const LengthForecast& forecast_;
   const std::size_t count_;
   const double block_share_;
   Row growth_{};
-  std::array<std::int16_t, LengthForecast::kBins + 1> row_of_bin_{};  // 1-based; 0: none yet
-  std::vector<Row> rows_;
+  std::array<std::int16_t, LengthForecast::kBins + 1> age_of_bin_{};  // 1-based; 0: none yet
+  std::vector<Age> ages_;
 };
 
 }  // namespace
@@ -119,6 +151,7 @@ std::vector<Outlook> WindowPlanner::outlook(const OutlookInput& input,
     sums.add(sequence, queue.decodes_after(sequence));
   }
   if (input.arrival != nullptr) sums.add(*input.arrival, queue.decodes_after(*input.arrival));
+  sums.close();
 
   std::vector<Outlook> outlook;
   outlook.reserve(static_cast<std::size_t>(options_.outlook_windows));
@@ -133,7 +166,7 @@ std::vector<Outlook> WindowPlanner::outlook(const OutlookInput& input,
     if (steps > 0) {
       const StepShape mean{.prefill_tokens = static_cast<std::int32_t>(prefill / steps),
                            .decode_sequences = static_cast<std::int32_t>(sums.survivors[j]),
-                           .context_tokens = static_cast<std::int64_t>(sums.context[j])};
+                           .context_tokens = static_cast<std::int64_t>(sums.context(j))};
       seconds += to_seconds(step_time.predict(mean)) * steps;
     }
     before = sums.steps[j];
