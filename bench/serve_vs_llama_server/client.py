@@ -14,10 +14,15 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Job:
-    """One request: prompt token ids and the exact number of tokens to generate."""
+    """One request: prompt token ids and the exact number of tokens to generate.
+
+    With `max_tokens` that is all that the server is told openly; the true number goes in
+    a field that only the sampler of a server with --benchmark acts on.
+    """
 
     prompt: list[int]
     output_tokens: int
+    max_tokens: int = 0
 
 
 @dataclass
@@ -117,8 +122,8 @@ def _encode(job: Job, model: str, host: str, port: int) -> bytes:
     body = json.dumps({
         "model": model,
         "prompt": job.prompt,
-        "max_tokens": job.output_tokens,
-        "ignore_eos": True,
+        **({"max_tokens": job.max_tokens, "sluice_output_length": job.output_tokens}
+           if job.max_tokens else {"max_tokens": job.output_tokens, "ignore_eos": True}),
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
