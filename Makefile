@@ -45,6 +45,7 @@ help:
 ##   make bench            micro-benchmarks
 ##   make bench-admission  memory policies side by side, without compute (bench/admission)
 ##   make bench-peers      side by side with llama-server, built from the same pinned source
+##   make bench-memory-pressure   memory policies side by side on the real server, short of memory
 ##   make format           format the C++ sources in place
 ##   make models           the default model;  make models-test: and the one of the parity tests
 ##   make setup            only the Debian packages that the build needs
@@ -106,7 +107,7 @@ install: build
 	fi; \
 	$$as_root env DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
 
-.PHONY: bench bench-admission bench-peers peers
+.PHONY: bench bench-admission bench-memory-pressure bench-peers peers
 bench: | configure
 	@cmake --build $(BUILD) --target benchmarks
 	@for bench in $(BUILD)/src/*/*_bench $(BUILD)/src/model/ggml/*_bench; do "$$bench" $(ARGS); done
@@ -118,6 +119,8 @@ peers: $(DEFAULT_MODEL) | setup
 bench-peers: build peers
 	@LLAMA_SERVER=$(PEERS)/bin/llama-server $(PYTHON) bench/serve_vs_llama_server \
 	  $(foreach model,$(DEFAULT_MODEL) $(wildcard $(PEERS)/models/*.gguf),--model $(model)) $(ARGS)
+bench-memory-pressure: build $(DEFAULT_MODEL)
+	@$(PYTHON) bench/memory_pressure --sluice $(SLUICE) $(ARGS)
 
 .PHONY: format
 format: | setup-test
