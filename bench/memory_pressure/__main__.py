@@ -45,17 +45,19 @@ def parse_arguments() -> argparse.Namespace:
     add("--pressures", default="1.2,1.5,2", help="demand over memory (default: %(default)s)")
     add("--policies", default=",".join(POLICIES), help="(default: %(default)s)")
     add("--seeds", default="1,2,3", help="(default: %(default)s)")
-    add("--streams", type=int, default=48, help="requests in flight (default: %(default)s)")
-    add("--requests", type=int, default=700, help="a run (default: %(default)s)")
-    add("--warm", type=int, default=250, help="requests answered before counting begins "
+    add("--streams", type=int, default=40, help="requests in flight (default: %(default)s)")
+    add("--requests", type=int, default=450, help="a run (default: %(default)s)")
+    add("--warm", type=int, default=150, help="requests answered before counting begins "
         "(default: %(default)s)")
     add("--context", type=int, default=2048, help="tokens a request may have; lengths are scaled "
         "to it (default: %(default)s)")
     add("--threads", type=int, default=1, help="of the server (default: %(default)s)")
     add("--sluice", default=os.environ.get("SLUICE_BIN", str(ROOT / "build/release/apps/sluice")))
     add("--quick", action="store_true", help="one workload, one pressure, one seed, few requests")
+    add("--append", action="store_true", help="keep the other rows of results.json, and the SLO")
     add("--out", default=str(ROOT / "build/bench/memory_pressure"))
     options = parser.parse_args()
+    options.sluice = str(Path(options.sluice).resolve())
     if options.quick:
         options.workloads, options.pressures, options.seeds = "sharegpt", "1.5", "1"
         options.requests, options.warm = 250, 100
@@ -78,17 +80,23 @@ def run_one(options, jobs, policy: str, tokens: int, slo=None) -> Run:
     return measure(options, jobs, policy.removesuffix("+pause"), tokens, host, slo)
 
 
-def run_workload(options, workload: str) -> list[dict]:
+def measure_ample(options, workload: str, jobs) -> dict:
+    ample = run_one(options, jobs, "windowed", options.streams * options.context)
+    say(f"{workload}: with ample memory {ample.output_tokens_per_s:.0f} tokens/s, gap p50 "
+        f"{ample.gap_p50 * 1e3:.2f} ms p99 {ample.gap_p99 * 1e3:.2f} ms")
+    slo = {"ttft_s": 1000 * ample.gap_p50, "mean_gap_s": 2 * ample.gap_p50}
+    return {"workload": workload, "pressure": 0, "policy": "ample", "slo": slo,
+            "kv_tokens": options.streams * options.context, "runs": [ample.as_dict()]}
+
+
+def run_workload(options, workload: str, known: dict | None) -> list[dict]:
+    """`known`: the row of ample memory, if it was measured before."""
     seeds = [int(s) for s in options.seeds.split(",")]
     jobs = {seed: make_jobs(options, workload, seed) for seed in seeds}
     demand = sum(demand_tokens(jobs[s], options.streams) for s in seeds) // len(seeds)
-    ample = run_one(options, jobs[seeds[0]], "windowed", options.streams * options.context)
-    slo = {"gap_s": ample.gap_p50, "ttft_s": 1000 * ample.gap_p50, "mean_gap_s": 2 * ample.gap_p50}
-    say(f"{workload}: {options.streams} requests in flight hold {demand} tokens in the mean; with "
-        f"ample memory {ample.output_tokens_per_s:.0f} tokens/s, gap p50 "
-        f"{ample.gap_p50 * 1e3:.2f} ms p99 {ample.gap_p99 * 1e3:.2f} ms")
-    rows = [{"workload": workload, "pressure": 0, "policy": "ample", "slo": slo,
-             "runs": [ample.as_dict()]}]
+    rows = [known or measure_ample(options, workload, jobs[seeds[0]])]
+    slo = rows[0]["slo"]
+    say(f"{workload}: {options.streams} requests in flight hold {demand} tokens in the mean")
     for pressure in (float(p) for p in options.pressures.split(",")):
         tokens = max(int(demand / pressure), max(max(len(j.prompt) + j.max_tokens for j in all_jobs)
                                                  for all_jobs in jobs.values()) + 64)
@@ -112,13 +120,17 @@ def main():
     options = parse_arguments()
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "server.log").unlink(missing_ok=True)
-    begun, facts, rows = time.time(), machine(), []
+    results = out / "results.json"
+    rows = json.loads(results.read_text())["rows"] if options.append and results.exists() else []
+    begun, facts = time.time(), machine()
     for workload in options.workloads.split(","):
-        rows += run_workload(options, workload)
+        known = next((r for r in rows if r["workload"] == workload and not r["pressure"]), None)
+        fresh = run_workload(options, workload, known)
+        cases = {(r["workload"], r["pressure"], r["policy"]) for r in fresh}
+        rows = [r for r in rows if (r["workload"], r["pressure"], r["policy"]) not in cases] + fresh
         flags = {k: v for k, v in vars(options).items() if k not in ("sluice", "out", "model")}
         flags["model"] = Path(options.model).name
-        (out / "results.json").write_text(json.dumps(
+        results.write_text(json.dumps(
             {"machine": facts, "options": flags, "seconds": round(time.time() - begun, 1),
              "rows": rows}, indent=1) + "\n")
         (out / "table.md").write_text(markdown(rows))

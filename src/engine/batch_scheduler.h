@@ -2,9 +2,15 @@
 //
 // Every decoding sequence gets its row, so that decode never starves; prefill
 // chunks fill the rest of the token budget, oldest first. Beside decode rows a
-// chunk is also bounded by time: a step should not take longer than
-// `mixed_step_target`, or clients would see their streams stall whenever
-// somebody sends a long prompt (chunked prefill, as in Sarathi-Serve).
+// chunk is also bounded by time, or clients would see their streams stall whenever
+// somebody sends a long prompt (chunked prefill, as in Sarathi-Serve): a step takes
+//
+//   min(mixed_step_target, max(mixed_step_ratio * decode rows alone,
+//                              mixed_step_bases * what a step costs without rows))
+//
+// The ratio bounds the gap that clients see against the one that they are used to;
+// with few decode rows, where that would cut prompts into crumbs whose steps are
+// mostly fixed cost, the second term takes over.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +27,8 @@ struct BatchOptions {
   std::int32_t max_step_tokens = 512;
   std::int32_t min_chunk_tokens = 32;  // of a prefill chunk beside decode rows
   Duration mixed_step_target = std::chrono::milliseconds(150);
+  double mixed_step_ratio = 2;
+  double mixed_step_bases = 6;
 };
 
 // A running sequence as the batch scheduler sees it, in the order of admission.

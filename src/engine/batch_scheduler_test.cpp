@@ -18,7 +18,8 @@ StepTimeModel one_ms_a_token() {
 BatchOptions options() {
   return {.max_step_tokens = 256,
           .min_chunk_tokens = 16,
-          .mixed_step_target = std::chrono::milliseconds(110)};
+          .mixed_step_target = std::chrono::milliseconds(110),
+          .mixed_step_bases = 1000};
 }
 
 BatchCandidate decode(std::int32_t context) {
@@ -69,6 +70,30 @@ TEST(BatchScheduler, SlowDecodeStillLetsPrefillMove) {
   const std::vector<BatchCandidate> candidates = {decode(10), prefill(0, 500)};
   EXPECT_EQ(rows_of(BatchScheduler(options()).plan(candidates, slow)),
             (std::vector<std::pair<std::size_t, std::int32_t>>{{0, 1}, {1, 16}}));
+}
+
+// 10 ms a step, 1 ms a row of either kind.
+TEST(BatchScheduler, AMixedStepTakesTwiceWhatItsDecodeRowsTake) {
+  const StepTimeModel model(
+      {.base = 0.010, .per_prefill_token = 0.001, .per_decode_sequence = 0.001});
+  struct Case {
+    const char* name;
+    std::size_t decode_rows;
+    std::int32_t chunk;
+  };
+  for (const Case& c : {
+           Case{"many rows: the ratio", 40, 50},           // 50 ms alone, 100 ms in all
+           Case{"few rows: the fixed cost", 1, 29},        // 11 ms alone, 40 ms in all
+           Case{"very many rows: the target", 80, 20},     // 90 ms alone, 110 ms in all
+           Case{"beyond the target: the least", 120, 16},  // 130 ms alone
+       }) {
+    SCOPED_TRACE(c.name);
+    BatchOptions o = options();
+    o.mixed_step_bases = 4;
+    std::vector<BatchCandidate> candidates(c.decode_rows, decode(0));
+    candidates.push_back(prefill(0, 1000));
+    EXPECT_NEAR(BatchScheduler(o).plan(candidates, model).shape.prefill_tokens, c.chunk, 1);
+  }
 }
 
 TEST(BatchScheduler, SamplesOnlyAtTheLastKnownToken) {
