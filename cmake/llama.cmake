@@ -41,11 +41,15 @@ target_link_libraries(sluice_llama INTERFACE
   ${llama_build}/ggml/src/libggml-base.a
   Threads::Threads ${CMAKE_DL_LIBS})
 
-# Ours has OpenMP (tools/llama.sh says why); a build that was handed in may not.
+# Ours has OpenMP (tools/llama.sh says why); a build that was handed in may not. The runtime is the
+# one that it was built for, whatever compiles us: clang of the fuzz preset has none of its own.
 if(EXISTS ${llama_build}/CMakeCache.txt)
-  file(STRINGS ${llama_build}/CMakeCache.txt llama_openmp REGEX "^GGML_OPENMP_ENABLED:.*=ON$")
-  if(llama_openmp)
-    find_package(OpenMP REQUIRED)
-    target_link_libraries(sluice_llama INTERFACE OpenMP::OpenMP_CXX)
+  file(STRINGS ${llama_build}/CMakeCache.txt llama_openmp
+       REGEX "^(GGML_OPENMP_ENABLED:.*=ON|OpenMP_[a-z0-9]+_LIBRARY:.*)$")
+  if(llama_openmp MATCHES "GGML_OPENMP_ENABLED")
+    list(FILTER llama_openmp INCLUDE REGEX "_LIBRARY:")
+    list(TRANSFORM llama_openmp REPLACE "^[^=]*=" "")
+    list(FILTER llama_openmp EXCLUDE REGEX "pthread")   # Threads::Threads, above
+    target_link_libraries(sluice_llama INTERFACE ${llama_openmp})
   endif()
 endif()

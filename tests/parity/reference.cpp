@@ -3,11 +3,26 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "model/ggml/ggml_log.h"
 
 namespace sluice::testing {
+namespace {
+
+double standard_deviation(std::span<const float> values) {
+  double sum = 0.0;
+  double squares = 0.0;
+  for (const float v : values) {
+    sum += v;
+    squares += double{v} * v;
+  }
+  const auto n = static_cast<double>(values.size());
+  return std::sqrt(squares / n - sum / n * sum / n);
+}
+
+}  // namespace
 
 std::unique_ptr<Reference> Reference::load(const std::string& path, std::int32_t context,
                                            bool repack) {
@@ -39,51 +54,55 @@ std::int32_t Reference::vocabulary_size() const {
   return llama_vocab_n_tokens(llama_model_get_vocab(model_));
 }
 
-void Reference::reset() {
+void Reference::decode(std::span<const Token> tokens, std::size_t first_output) {
   llama_memory_clear(llama_get_memory(context_), /*data=*/true);
-}
-
-void Reference::decode(std::span<const Token> tokens, std::int32_t position, bool all_logits) {
   const auto count = static_cast<std::int32_t>(tokens.size());
   llama_batch batch = llama_batch_init(count, 0, 1);
   for (std::int32_t i = 0; i < count; ++i) {
     batch.token[i] = tokens[static_cast<std::size_t>(i)];
-    batch.pos[i] = position + i;
+    batch.pos[i] = i;
     batch.n_seq_id[i] = 1;
     batch.seq_id[i][0] = 0;
-    batch.logits[i] = all_logits || i + 1 == count ? 1 : 0;
+    batch.logits[i] = static_cast<std::size_t>(i) >= first_output ? 1 : 0;
   }
   batch.n_tokens = count;
   CHECK_EQ(llama_decode(context_, batch), 0);
   llama_batch_free(batch);
 }
 
+std::span<const float> Reference::row(std::size_t position) const {
+  const float* values = llama_get_logits_ith(context_, static_cast<std::int32_t>(position));
+  CHECK(values != nullptr);
+  return {values, static_cast<std::size_t>(vocabulary_size())};
+}
+
 std::vector<std::vector<float>> Reference::logits(std::span<const Token> tokens) {
-  reset();
-  decode(tokens, 0, /*all_logits=*/true);
+  decode(tokens, 0);
   std::vector<std::vector<float>> result;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const float* row = llama_get_logits_ith(context_, static_cast<std::int32_t>(i));
-    result.emplace_back(row, row + vocabulary_size());
+    const std::span<const float> values = row(i);
+    result.emplace_back(values.begin(), values.end());
   }
   return result;
 }
 
-std::vector<Reference::Step> Reference::continue_greedily(std::span<const Token> prompt,
-                                                          std::int32_t num_tokens) {
-  reset();
-  decode(prompt, 0, /*all_logits=*/false);
-  std::vector<Step> steps;
-  auto position = static_cast<std::int32_t>(prompt.size());
-  while (true) {
-    const float* row = llama_get_logits_ith(context_, -1);
-    Step step;
-    step.logits.assign(row, row + vocabulary_size());
-    step.token = best_token(step.logits);
-    steps.push_back(std::move(step));
-    if (static_cast<std::int32_t>(steps.size()) == num_tokens) return steps;
-    decode({&steps.back().token, 1}, position++, /*all_logits=*/false);
+std::vector<Reference::Verdict> Reference::judge(std::span<const Token> text, std::size_t prompt) {
+  CHECK_GT(prompt, 0U);
+  CHECK_LT(prompt, text.size());
+  decode(text.first(text.size() - 1), prompt - 1);
+  std::vector<Verdict> verdicts;
+  for (std::size_t i = prompt; i < text.size(); ++i) {
+    const std::span<const float> values = row(i - 1);
+    Verdict verdict;
+    verdict.best = best_token(values);
+    if (verdict.best != text[i]) {
+      const float best = values[static_cast<std::size_t>(verdict.best)];
+      verdict.gap =
+          (double{best} - values[static_cast<std::size_t>(text[i])]) / standard_deviation(values);
+    }
+    verdicts.push_back(verdict);
   }
+  return verdicts;
 }
 
 std::vector<Token> Reference::tokenize(const std::string& text) const {

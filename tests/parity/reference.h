@@ -22,22 +22,23 @@ class Reference final {
                                                        std::int32_t context, bool repack = true);
   ~Reference();
 
-  // Forgets everything, then computes `tokens`; the logits of every position.
+  // The logits of every position.
   [[nodiscard]] std::vector<std::vector<float>> logits(std::span<const Token> tokens);
-  // Greedy continuation; with the logits that each token was chosen from.
-  struct Step {
-    Token token = 0;
-    std::vector<float> logits;
+  // What it thinks of `text` after its first `prompt` tokens: how far each token is from being the
+  // best one where it stands. One pass over all of the text.
+  struct Verdict {
+    Token best = 0;
+    double gap = 0.0;  // best logit less the token's, in standard deviations of the row
   };
-  [[nodiscard]] std::vector<Step> continue_greedily(std::span<const Token> prompt,
-                                                    std::int32_t num_tokens);
+  [[nodiscard]] std::vector<Verdict> judge(std::span<const Token> text, std::size_t prompt);
   [[nodiscard]] std::vector<Token> tokenize(const std::string& text) const;
   [[nodiscard]] std::int32_t vocabulary_size() const;
 
  private:
   Reference() = default;
-  void decode(std::span<const Token> tokens, std::int32_t position, bool all_logits);
-  void reset();
+  // Forgets everything, then computes `tokens`; logits from position `first_output` on.
+  void decode(std::span<const Token> tokens, std::size_t first_output);
+  [[nodiscard]] std::span<const float> row(std::size_t position) const;
 
   llama_model* model_ = nullptr;
   llama_context* context_ = nullptr;

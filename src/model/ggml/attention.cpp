@@ -1,7 +1,6 @@
 #include "model/ggml/attention.h"
 
 #include <algorithm>
-#include <bit>
 #include <climits>
 
 #include "base/check.h"
@@ -15,33 +14,9 @@ using attention::kTileQueries;
 using attention::padded;
 using attention::Partial;
 
-constexpr std::int32_t kMaxHeadDim = 1024;
 constexpr float kLog2E = 1.44269504F;
 
 }  // namespace
-
-Status check_attention_shape(const KvLayout& layout, std::int32_t num_heads) {
-  const std::int32_t unit = layout.type == KvType::kQ8_0 ? kKvGroup : 8;
-  for (const std::int32_t dim : {layout.head_dim_k, layout.head_dim_v}) {
-    if (dim <= 0 || dim % unit != 0 || dim > kMaxHeadDim) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("attention heads of {} elements are not supported with a KV cache of "
-                              "{}: need a multiple of {} up to {}",
-                              dim, kv_type_name(layout.type), unit, kMaxHeadDim));
-    }
-  }
-  if (layout.num_kv_heads <= 0 || num_heads <= 0 || num_heads % layout.num_kv_heads != 0) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} attention heads are not a multiple of {} KV heads", num_heads,
-                            layout.num_kv_heads));
-  }
-  if (layout.block_tokens <= 0 ||
-      !std::has_single_bit(static_cast<std::uint32_t>(layout.block_tokens))) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("KV blocks of {} tokens: not a power of two", layout.block_tokens));
-  }
-  return {};
-}
 
 const char* attention_target() {
   return attention::target_name();
