@@ -11,7 +11,7 @@
     e2e       the real program, over HTTP
     dev       unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
     tsan      unit tests of what has threads under ThreadSanitizer
-    lint      clang-tidy
+    lint      clang-tidy, on what changed since it was last clean
     fuzz      each fuzz target for SLUICE_FUZZ_SECONDS (5)
 
 Stops after the first suite that fails, unless told to keep going. `make test` does the set-up that
@@ -26,12 +26,10 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
-CLANG_TIDY = "clang-tidy-16"
 # What has threads. The runner's kernels run on ggml's thread pool, which is built without
 # ThreadSanitizer: it would report the pool's own synchronisation.
 TSAN_TARGETS = r"^(base|net|gateway)_test$"
@@ -207,21 +205,7 @@ def tsan():
 def lint():
     if not run("cmake", "--preset", "release", *warnings_are_errors()):
         raise BuildFailed("preset release does not configure")
-    sources = sorted(str(path.relative_to(ROOT)) for top in ("src", "apps")
-                     for path in (ROOT / top).rglob("*.cpp")
-                     if not re.search(r"_(test|bench)\.cpp$", path.name))
-    # Asio 1.74 knows the coroutines of clang's experimental library only, unless it is told.
-    extra = [f"--extra-arg=-DBOOST_ASIO_HAS_{name}=1" for name in ("CO_AWAIT", "STD_COROUTINE")]
-
-    def lint_one(source):
-        result = subprocess.run([CLANG_TIDY, "-p", "build/release", "--quiet", *extra, source],
-                                cwd=ROOT, capture_output=True, text=True, check=False)
-        say(f"lint: {source}" + ("" if result.returncode == 0 else f"\n{result.stdout}"))
-        return result.returncode == 0
-
-    say(f"$ {CLANG_TIDY} on {len(sources)} files")
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return PASSED if all(list(pool.map(lint_one, sources))) else FAILED
+    return check(sys.executable, "tools/lint.py")
 
 
 def fuzz():

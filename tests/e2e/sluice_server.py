@@ -27,7 +27,7 @@ def binary() -> Path:
 def model_file(pattern: str = "SmolLM2-135M-Instruct*.gguf") -> Path:
     folder = Path(os.environ.get("SLUICE_TEST_MODELS", ROOT / "models"))
     found = sorted(folder.glob(pattern))
-    assert found, f"no {pattern} in {folder}: run `make model`, or set SLUICE_TEST_MODELS"
+    assert found, f"no {pattern} in {folder}: run `make models`, or set SLUICE_TEST_MODELS"
     return found[0]
 
 

@@ -10,6 +10,14 @@ import gguf
 import numpy
 
 LAYERS, HEADS, KV_HEADS, EMBEDDING, FFN = 1, 2, 1, 32, 32
+# One of each way of storing: as it is, in blocks, and in blocks that loading may lay out anew.
+QUANTISED = {"ffn_down": gguf.GGMLQuantizationType.Q8_0, "ffn_up": gguf.GGMLQuantizationType.Q4_0}
+HEAD, KV = EMBEDDING // HEADS, EMBEDDING // HEADS * KV_HEADS
+EXTRA = {
+    "qwen2": {"attn_q.bias": EMBEDDING, "attn_k.bias": KV, "attn_v.bias": KV},
+    "gemma3": {"attn_q_norm.weight": HEAD, "attn_k_norm.weight": HEAD,
+               "post_attention_norm.weight": EMBEDDING, "post_ffw_norm.weight": EMBEDDING},
+}
 TOKENS = ["<unk>", "<s>", "</s>", "a", "b", "c", "d", "e"]
 
 
@@ -29,15 +37,21 @@ def write(path, architecture):
     writer.add_token_types([2, 3, 3] + [1] * (len(TOKENS) - 3))
 
     def tensor(name, *shape):
-        writer.add_tensor(name, numpy.full(shape, 0.01, dtype=numpy.float32))
+        values = numpy.full(shape, 0.01, dtype=numpy.float32)
+        kind = QUANTISED.get(name.split(".")[-2])
+        if kind is None:
+            writer.add_tensor(name, values)
+        else:
+            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
     tensor("token_embd.weight", len(TOKENS), EMBEDDING)
     tensor("output_norm.weight", EMBEDDING)
     tensor("output.weight", len(TOKENS), EMBEDDING)
-    kv = EMBEDDING // HEADS * KV_HEADS
     for layer in range(LAYERS):
+        for name, size in EXTRA.get(architecture, {}).items():
+            tensor(f"blk.{layer}.{name}", size)
         for name, shape in {"attn_norm": [EMBEDDING], "attn_q": [EMBEDDING, EMBEDDING],
-                            "attn_k": [kv, EMBEDDING], "attn_v": [kv, EMBEDDING],
+                            "attn_k": [KV, EMBEDDING], "attn_v": [KV, EMBEDDING],
                             "attn_output": [EMBEDDING, EMBEDDING], "ffn_norm": [EMBEDDING],
                             "ffn_gate": [FFN, EMBEDDING], "ffn_up": [FFN, EMBEDDING],
                             "ffn_down": [EMBEDDING, FFN]}.items():

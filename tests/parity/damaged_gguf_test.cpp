@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "model/ggml/inspect.h"
+#include "model/ggml/llama_text.h"
 #include "model/ggml/weights.h"
 #include "model/model.h"
 #include "runner_harness.h"
@@ -245,6 +246,28 @@ TEST_F(DamagedGguf, TokensTwice) {
   };
   write(model);
   expect_refused("\"same\" twice");
+}
+
+// A vocabulary without the tokens of bytes is no damage: some texts have no tokens.
+TEST_F(DamagedGguf, TextThatTheVocabularyCannotSpell) {
+  TinyModel model;
+  model.edit_keys = [](gguf_context* out) {
+    std::vector<std::string> words;
+    for (std::int32_t i = 0; i < kTinyVocabulary; ++i) words.push_back(fmt::format("w{}", i));
+    std::vector<const char*> texts;
+    for (const std::string& word : words) texts.push_back(word.c_str());
+    const std::vector<std::int32_t> types(texts.size(), 1);
+    gguf_set_arr_str(out, "tokenizer.ggml.tokens", texts.data(), texts.size());
+    gguf_set_arr_data(out, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, types.data(),
+                      types.size());
+  };
+  write(model);
+  const auto text = load_text_model(path_);
+  ASSERT_TRUE(text.has_value()) << text.error().message;
+  const auto tokens = (*text)->tokenizer().tokenize("xyz", {});
+  ASSERT_FALSE(tokens.has_value());
+  EXPECT_EQ(tokens.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(tokens.error().message, HasSubstr("vocabulary"));
 }
 
 TEST_F(DamagedGguf, WrongTensors) {

@@ -1,6 +1,7 @@
 #include <llama.h>
 
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <string>
 #include <vector>
@@ -51,10 +52,16 @@ class LlamaTokenizer final : public Tokenizer {
     if (!is_utf8(text)) return fail(ErrorCode::kInvalidArgument, "the text is not valid UTF-8");
     const auto bytes = static_cast<std::int32_t>(text.size());
     std::vector<Token> tokens(text.size() / 2 + 16);
-    std::int32_t n = run(text, bytes, tokens, options);
-    if (n < 0 && n != std::numeric_limits<std::int32_t>::min()) {
-      tokens.resize(static_cast<std::size_t>(-n));
+    std::int32_t n = 0;
+    try {
       n = run(text, bytes, tokens, options);
+      if (n < 0 && n != std::numeric_limits<std::int32_t>::min()) {
+        tokens.resize(static_cast<std::size_t>(-n));
+        n = run(text, bytes, tokens, options);
+      }
+    } catch (const std::exception&) {  // libllama looks for the token of a byte
+      return fail(ErrorCode::kInvalidArgument,
+                  "the model's vocabulary has no token for a byte of the text");
     }
     if (n < 0) return fail(ErrorCode::kInvalidArgument, "the text gives too many tokens");
     tokens.resize(static_cast<std::size_t>(n));
