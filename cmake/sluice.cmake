@@ -11,10 +11,12 @@ add_custom_target(check_headers)
 
 set(SLUICE_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
                     -Wimplicit-fallthrough -Wold-style-cast
-                    -Wno-missing-field-initializers   # designated initializers name what matters
-                    -Wno-maybe-uninitialized)         # g++ 12 sees ghosts in optional and expected
-if(SLUICE_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  list(APPEND SLUICE_WARNINGS -Wno-tsan)  # Boost's fences: ThreadSanitizer does not follow them
+                    -Wno-missing-field-initializers)  # designated initializers name what matters
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND SLUICE_WARNINGS -Wno-maybe-uninitialized)  # ghosts in optional and expected
+  if(SLUICE_SANITIZE MATCHES "thread")
+    list(APPEND SLUICE_WARNINGS -Wno-tsan)  # Boost's fences: ThreadSanitizer does not follow them
+  endif()
 endif()
 if(SLUICE_WERROR)
   list(APPEND SLUICE_WARNINGS -Werror)
