@@ -11,6 +11,8 @@ int main(int argc, char** argv) {
       case sluice::Command::kServe: return sluice::serve(line.serve);
       case sluice::Command::kRun: return sluice::run(line.run);
       case sluice::Command::kInspect: return sluice::inspect(line.inspect);
+      case sluice::Command::kSimulate: return sluice::simulate(line.simulate);
+      case sluice::Command::kPlan: return sluice::plan(line.plan);
     }
   } catch (const std::exception& e) {
     std::fprintf(stderr, "sluice: %s\n", e.what());

@@ -254,6 +254,14 @@ CommandLine parse_command_line(int argc, char** argv) {
   for (CLI::App* sub : {serve_app, run_app, inspect_app}) {
     sub->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
+  CLI::App* simulate_app = app.add_subcommand(
+      "simulate", "run the schedulers and the memory manager on a virtual clock, over a trace");
+  simulate_app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+  add_simulate_options(*simulate_app, result.simulate);
+  CLI::App* plan_app =
+      app.add_subcommand("plan", "say how many instances a trace needs to be served in time");
+  plan_app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+  add_plan_options(*plan_app, result.plan);
   add_serve(*serve_app, result.serve);
   add_run(*run_app, result.run);
   add_inspect(*inspect_app, result.inspect);
@@ -269,6 +277,8 @@ CommandLine parse_command_line(int argc, char** argv) {
   }
   if (run_app->parsed()) result.command = Command::kRun;
   if (inspect_app->parsed()) result.command = Command::kInspect;
+  if (simulate_app->parsed()) result.command = Command::kSimulate;
+  if (plan_app->parsed()) result.command = Command::kPlan;
   return result;
 }
 

@@ -11,6 +11,8 @@
 
 #include "base/kv_layout.h"
 #include "base/result.h"
+#include "simulate/plan.h"
+#include "simulate/simulate_options.h"
 
 namespace sluice {
 
@@ -69,13 +71,15 @@ struct InspectOptions {
 [[nodiscard]] Result<std::size_t> parse_size(const std::string& text);
 [[nodiscard]] std::string format_size(std::size_t bytes);
 
-enum class Command : std::uint8_t { kServe, kRun, kInspect };
+enum class Command : std::uint8_t { kServe, kRun, kInspect, kSimulate, kPlan };
 
 struct CommandLine {
   Command command = Command::kServe;
   ServeOptions serve;
   RunOptions run;
   InspectOptions inspect;
+  SimulateOptions simulate;
+  PlanOptions plan;
 };
 
 // Exits with the help text where that was asked for; throws std::runtime_error

@@ -34,7 +34,8 @@ BUILD = ROOT / "build"
 # ThreadSanitizer: it would report the pool's own synchronisation.
 TSAN_TARGETS = r"^(base|net|gateway)_test$"
 # What runs under AddressSanitizer: all but the graphs, since ggml is built without it.
-DEV_TARGETS = r"^(base|memory|engine|scheduling|cluster|net|gateway|model)_test$"
+DEV_TARGETS = (r"^(base|memory|engine|scheduling|cluster|simulation|simulate|net|gateway|model)"
+               r"_test$")
 PARITY_TESTS = r"^model_parity_test$"
 
 

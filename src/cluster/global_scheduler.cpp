@@ -112,7 +112,8 @@ void GlobalScheduler::submit(std::unique_ptr<Request> request, TimePoint now) {
                                     request->prompt.size(), request->max_tokens)),
                now);
   }
-  Queued queued{std::move(request), now};
+  Queued queued{std::move(request), now, {}};
+  queued.prefix = prefix_hashes(queued.request->prompt);
   // Nothing overtakes the queue; but what can never fit learns it at once.
   const auto largest = table_.largest(Role::kPrefill);
   const auto tokens =
@@ -202,7 +203,7 @@ void GlobalScheduler::serve_queue(TimePoint now) {
 }
 
 GlobalScheduler::Attempt GlobalScheduler::try_place(Queued& queued, TimePoint now) {
-  const std::vector<std::uint64_t> prefix = prefix_hashes(queued.request->prompt);
+  const std::vector<std::uint64_t>& prefix = queued.prefix;
   const PlacementQuery query = query_for(*queued.request, prefix, now);
   const TimePoint begin = clock_.now();
   Decision decision = policy_->place(query, table_);
@@ -252,8 +253,10 @@ void GlobalScheduler::commit(const Decision& decision, const PlacementQuery& que
   }
   const LoadRow& row = *table_.find(placement.instance);
   const std::int32_t output = std::min(query.max_new_tokens, row.output_quantiles[1]);
-  ledger_.add(query.request, placement.instance, std::max(1, query.prompt_tokens - cached),
-              row.blocks_for(std::int64_t{query.prompt_tokens} + output), now);
+  if (options_.ledger) {
+    ledger_.add(query.request, placement.instance, std::max(1, query.prompt_tokens - cached),
+                row.blocks_for(std::int64_t{query.prompt_tokens} + output), now);
+  }
   prefixes_.insert(prefix, placement.instance, placement.incarnation);
 }
 

@@ -42,6 +42,7 @@ class InstancePort {
 struct GlobalSchedulerOptions {
   std::int32_t queue_limit = 256;                     // requests; 0: refuse at once
   Duration queue_timeout = std::chrono::minutes(10);  // longest wait in the queue
+  bool ledger = true;  // false: reports alone count, to see what the ledger is worth
 };
 
 class GlobalScheduler final {
@@ -79,7 +80,8 @@ class GlobalScheduler final {
   struct Queued {
     std::unique_ptr<Request> request;
     TimePoint since{};
-    bool recorded = false;  // its first refusal is among the decisions
+    std::vector<std::uint64_t> prefix;  // hashes of its prompt
+    bool recorded = false;              // its first refusal is among the decisions
   };
   enum class Attempt : std::uint8_t { kPlaced, kWait, kRefused };
 

@@ -3,16 +3,12 @@
 #include <algorithm>
 
 namespace sluice {
-namespace {
-
 std::int32_t cached_tokens(const PlacementQuery& query, InstanceId instance) {
   for (const CachedPrefix& prefix : query.cached) {
     if (prefix.instance == instance) return std::min(prefix.tokens, query.prompt_tokens);
   }
   return 0;
 }
-
-}  // namespace
 
 Rejection basic_rejection(const LoadRow& row, const PlacementQuery& query,
                           const PlacementLimits& limits) {

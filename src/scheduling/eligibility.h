@@ -14,6 +14,9 @@ namespace sluice {
 [[nodiscard]] Rejection basic_rejection(const LoadRow& row, const PlacementQuery& query,
                                         const PlacementLimits& limits);
 
+// Tokens of the prompt that an instance is believed to hold.
+[[nodiscard]] std::int32_t cached_tokens(const PlacementQuery& query, InstanceId instance);
+
 // What a policy thinks of one instance for one request.
 struct Judgement {
   Rejection rejection = Rejection::kNone;

@@ -37,8 +37,10 @@ const char* outcome_name(PlacementOutcome outcome) {
 }
 
 namespace {
-constexpr std::array<const char*, 5> kPolicyNames = {"forecast", "round-robin", "random",
-                                                     "least-outstanding", "two-choices"};
+constexpr std::array<const char*, 13> kPolicyNames = {
+    "forecast", "round-robin", "random", "least-outstanding", "two-choices", "prefix-affinity",
+    "vllm-dp",  "llm-d",       "dynamo", "lmetric",           "mooncake",    "llumnix",
+    "polyserve"};
 }  // namespace
 
 std::span<const char* const> policy_names() {
@@ -52,7 +54,7 @@ std::unique_ptr<PlacementPolicy> make_policy(std::string_view name, PlacementLim
   if (name == "random") return make_random_policy(limits, rng);
   if (name == "least-outstanding") return make_least_outstanding_policy(limits, rng);
   if (name == "two-choices") return make_two_choices_policy(limits, rng);
-  return nullptr;
+  return make_published_policy(name, limits, rng);
 }
 
 }  // namespace sluice

@@ -115,6 +115,12 @@ struct PlacementLimits {
 [[nodiscard]] std::unique_ptr<PlacementPolicy> make_two_choices_policy(PlacementLimits limits,
                                                                        Rng rng);
 
+// The rules that other systems publish, over the same load table and ledger: see
+// published_policies.cpp. Null: none has this name.
+[[nodiscard]] std::unique_ptr<PlacementPolicy> make_published_policy(std::string_view name,
+                                                                     PlacementLimits limits,
+                                                                     Rng rng);
+
 // By name, for flags; null: no such policy. policy_names() lists them.
 [[nodiscard]] std::unique_ptr<PlacementPolicy> make_policy(std::string_view name,
                                                            PlacementLimits limits, Rng rng);

@@ -1,22 +1,42 @@
 #include "scheduling/prefix_directory.h"
 
 #include <algorithm>
+#include <array>
 
 #include "scheduling/load_table.h"
 
 namespace sluice {
 
+namespace {
+
+constexpr std::size_t kStride = 32;
+
+constexpr std::array<std::size_t, PrefixDirectory::kMarks> make_marks() {
+  std::array<std::size_t, PrefixDirectory::kMarks> marks{};
+  std::size_t at = 0;
+  for (std::size_t& mark : marks) {
+    at += std::max(kStride, at / 16 / kStride * kStride);
+    mark = at;
+  }
+  return marks;
+}
+constexpr auto kMarksAt = make_marks();
+static_assert(kMarksAt.back() > 1'000'000);
+
+}  // namespace
+
+std::size_t PrefixDirectory::mark(std::size_t i) {
+  return kMarksAt[i];
+}
+
 std::vector<std::uint64_t> prefix_hashes(std::span<const Token> prompt) {
-  const std::size_t usable = prompt.empty() ? 0 : prompt.size() - 1;
-  const std::size_t strides =
-      std::min(usable / PrefixDirectory::kStride, PrefixDirectory::kMaxStrides);
   std::vector<std::uint64_t> hashes;
-  hashes.reserve(strides);
   std::uint64_t hash = 0x9e3779b97f4a7c15ULL;
-  for (std::size_t s = 0; s < strides; ++s) {
-    for (const Token token :
-         prompt.subspan(s * PrefixDirectory::kStride, PrefixDirectory::kStride)) {
-      hash = (hash ^ static_cast<std::uint32_t>(token)) * 0xff51afd7ed558ccdULL;
+  std::size_t at = 0;
+  for (const std::size_t mark : kMarksAt) {
+    if (mark >= prompt.size()) break;
+    for (; at < mark; ++at) {
+      hash = (hash ^ static_cast<std::uint32_t>(prompt[at])) * 0xff51afd7ed558ccdULL;
       hash ^= hash >> 32;
     }
     hashes.push_back(hash);
@@ -53,7 +73,7 @@ std::vector<CachedPrefix> PrefixDirectory::find(std::span<const std::uint64_t> h
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     const auto it = entries_.find(hashes[i]);
     if (it == entries_.end()) break;
-    const auto tokens = static_cast<std::int32_t>((i + 1) * kStride);
+    const auto tokens = static_cast<std::int32_t>(mark(i));
     for (const Holder& holder : it->second->holders) {
       const LoadRow* row = table.find(holder.instance);
       if (row == nullptr || row->incarnation != holder.incarnation) continue;

@@ -1,9 +1,12 @@
 // Which instance was lately sent which prompt prefix: a bounded guess at what
 // its prefix cache holds, good enough to prefer it.
 //
-// Belongs to its scheduler's loop. A prefix is known by chained hashes at every
-// kStride tokens, so the longest common prefix of two prompts is the longest run
-// of equal hashes. The least recently used hashes are forgotten first.
+// Belongs to its scheduler's loop. A prefix is known by chained hashes at marks
+// that lie the further apart the further they are from the prompt's begin, so the
+// longest common prefix of two prompts is, to within a sixteenth, the longest run
+// of equal hashes, and a prompt of 100,000 tokens has about as many marks as one
+// of 5,000 has strides of 32. Conversations come back after minutes: the bound is
+// some thousand prompts. The least recently used hashes are forgotten first.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +21,19 @@
 
 namespace sluice {
 
-// Chained hashes of the leading strides of a prompt; the last token is left out,
-// since an engine always computes it.
+// Chained hashes at the marks of a prompt; the last token is left out, since an
+// engine always computes it.
 [[nodiscard]] std::vector<std::uint64_t> prefix_hashes(std::span<const Token> prompt);
 
 class PrefixDirectory final {
  public:
-  static constexpr std::size_t kStride = 32;       // tokens
-  static constexpr std::size_t kMaxStrides = 256;  // of one prompt
-  static constexpr std::size_t kHolders = 4;       // instances remembered for a hash
+  static constexpr std::size_t kMarks = 160;  // of one prompt; the last is beyond a million tokens
+  static constexpr std::size_t kHolders = 4;  // instances remembered for a hash
 
-  explicit PrefixDirectory(std::size_t capacity = 1U << 16U) : capacity_(capacity) {}
+  explicit PrefixDirectory(std::size_t capacity = 1U << 18U) : capacity_(capacity) {}
+
+  // Tokens before mark i: 32, 64, ..., 512, then a sixteenth further each.
+  [[nodiscard]] static std::size_t mark(std::size_t i);
 
   void insert(std::span<const std::uint64_t> hashes, InstanceId instance, Incarnation incarnation);
   // Instances that hold something of the prompt, with the tokens. An instance

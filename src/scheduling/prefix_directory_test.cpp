@@ -28,7 +28,7 @@ TEST(PrefixDirectory, FindsTheLongestCommonPrefix) {
   directory.insert(prefix_hashes(b), InstanceId{2}, Incarnation{1});
 
   std::vector<Token> q = a;
-  q[150] = -7;  // the first 128 tokens are whole equal strides
+  q[150] = -7;  // the mark before it is at 128
   const auto found = directory.find(prefix_hashes(q), table);
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(found[0].instance, InstanceId{1});
@@ -42,7 +42,31 @@ TEST(PrefixDirectory, TheLastTokenIsAlwaysComputed) {
   EXPECT_TRUE(prefix_hashes({}).empty());
   EXPECT_TRUE(prefix_hashes(prompt_of(32, 1)).empty());
   EXPECT_EQ(prefix_hashes(prompt_of(33, 1)).size(), 1U);
-  EXPECT_EQ(prefix_hashes(prompt_of(100'000, 1)).size(), PrefixDirectory::kMaxStrides);
+  EXPECT_EQ(prefix_hashes(prompt_of(2'000'000, 1)).size(), PrefixDirectory::kMarks);
+}
+
+TEST(PrefixDirectory, MarksLieASixteenthApart) {
+  EXPECT_EQ(PrefixDirectory::mark(0), 32U);
+  EXPECT_EQ(PrefixDirectory::mark(15), 512U);
+  for (std::size_t i = 16; i < PrefixDirectory::kMarks; ++i) {
+    const std::size_t gap = PrefixDirectory::mark(i) - PrefixDirectory::mark(i - 1);
+    EXPECT_GE(gap, 32U);
+    EXPECT_LE(gap * 16, PrefixDirectory::mark(i - 1));
+  }
+  EXPECT_LE(prefix_hashes(prompt_of(100'000, 1)).size(), 160U);
+}
+
+TEST(PrefixDirectory, KnowsLongPrefixesToo) {
+  LoadTable table;
+  table.update(idle_report(1), kTestStart);
+  PrefixDirectory directory;
+  std::vector<Token> a = prompt_of(60'000, 5);
+  directory.insert(prefix_hashes(a), InstanceId{1}, Incarnation{1});
+  a[50'000] = -7;
+  const auto found = directory.find(prefix_hashes(a), table);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_LE(found[0].tokens, 50'000);
+  EXPECT_GE(found[0].tokens, 46'800);
 }
 
 TEST(PrefixDirectory, ARestartedInstanceHoldsNothing) {

@@ -1,0 +1,26 @@
+// `sluice simulate` and `sluice plan` alone, for machines and builds without the
+// model library.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "plan.h"
+#include "simulate_options.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("sluice's schedulers and memory manager on a virtual clock");
+  app.require_subcommand(1);
+  sluice::SimulateOptions simulate;
+  sluice::PlanOptions plan;
+  CLI::App* simulate_app = app.add_subcommand("simulate", "run them over a trace");
+  CLI::App* plan_app = app.add_subcommand("plan", "say how many instances a trace needs");
+  sluice::add_simulate_options(*simulate_app, simulate);
+  sluice::add_plan_options(*plan_app, plan);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return plan_app->parsed() ? sluice::plan(plan) : sluice::simulate(simulate);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "sluice: %s\n", e.what());
+    return 2;
+  }
+}

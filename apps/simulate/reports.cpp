@@ -1,0 +1,87 @@
+#include "reports.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace sluice {
+
+std::string table_of(const std::vector<MeanResult>& means) {
+  std::string text = fmt::format(
+      "{:<18} {:>5} {:>8} {:>7} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6} {:>6} {:>6} {:>5}\n", "policy",
+      "rate", "good/s", "good", "TTFT p50", "p99", "TPOT p50", "p99", "cached", "preem.", "failed",
+      "busy", "imb.");
+  for (const MeanResult& m : means) {
+    const Summary& s = m.mean;
+    text += fmt::format(
+        "{:<18} {:>5g} {:>8.3f} {:>6.1f}% {:>7.3f}s {:>7.3f}s {:>6.1f}ms {:>6.1f}ms {:>5.1f}% "
+        "{:>6} {:>6} {:>5.1f}% {:>5.2f}\n",
+        m.policy, m.rate, s.goodput, 100 * s.attainment, s.ttft_s.p50, s.ttft_s.p99,
+        1e3 * s.tpot_s.p50, 1e3 * s.tpot_s.p99, 100 * s.cached_share, s.preemptions,
+        s.refused + s.failed, 100 * s.utilization, s.imbalance);
+  }
+  return text;
+}
+
+std::string csv_of(const std::vector<RunResult>& runs) {
+  std::string text =
+      "policy,memory,rate,seed,requests,completed,refused,failed,good,seconds,offered_per_s,"
+      "goodput_per_s,"
+      "attainment,ttft_mean_s,ttft_p50_s,ttft_p90_s,ttft_p99_s,tpot_mean_s,tpot_p50_s,tpot_p90_s,"
+      "tpot_p99_s,e2e_mean_s,e2e_p50_s,e2e_p99_s,output_tokens_per_s,cached_share,preemptions,"
+      "steps,utilization,imbalance,wall_s,events,hash\n";
+  for (const RunResult& r : runs) {
+    const Summary& s = r.summary;
+    text += fmt::format(
+        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},"
+        "{},"
+        "{},{:016x}\n",
+        r.key.policy, r.key.memory, r.key.rate, r.key.seed, s.requests, s.completed, s.refused,
+        s.failed, s.good, s.seconds, s.offered, s.goodput, s.attainment, s.ttft_s.mean,
+        s.ttft_s.p50, s.ttft_s.p90, s.ttft_s.p99, s.tpot_s.mean, s.tpot_s.p50, s.tpot_s.p90,
+        s.tpot_s.p99, s.e2e_s.mean, s.e2e_s.p50, s.e2e_s.p99, s.output_tokens_per_s, s.cached_share,
+        s.preemptions, s.steps, s.utilization, s.imbalance, r.wall_s, r.events, s.hash);
+  }
+  return text;
+}
+
+std::string json_of(const SimulateOptions& options, const std::vector<RunResult>& runs) {
+  const auto quantiles = [](const Quantiles& q) {
+    return nlohmann::json{{"mean", q.mean}, {"p50", q.p50}, {"p90", q.p90}, {"p99", q.p99}};
+  };
+  nlohmann::json root{{"trace", options.trace},
+                      {"cluster", options.cluster},
+                      {"slo", options.slo},
+                      {"ledger", options.ledger},
+                      {"runs", nlohmann::json::array()}};
+  for (const RunResult& r : runs) {
+    const Summary& s = r.summary;
+    root["runs"].push_back({{"policy", r.key.policy},
+                            {"memory", r.key.memory},
+                            {"rate", r.key.rate},
+                            {"seed", r.key.seed},
+                            {"requests", s.requests},
+                            {"completed", s.completed},
+                            {"refused", s.refused},
+                            {"failed", s.failed},
+                            {"good", s.good},
+                            {"goodput_per_s", s.goodput},
+                            {"offered_per_s", s.offered},
+                            {"attainment", s.attainment},
+                            {"ttft_s", quantiles(s.ttft_s)},
+                            {"tpot_s", quantiles(s.tpot_s)},
+                            {"e2e_s", quantiles(s.e2e_s)},
+                            {"output_tokens_per_s", s.output_tokens_per_s},
+                            {"cached_share", s.cached_share},
+                            {"preemptions", s.preemptions},
+                            {"utilization", s.utilization},
+                            {"imbalance", s.imbalance},
+                            {"wall_s", r.wall_s},
+                            {"events", r.events},
+                            {"hash", fmt::format("{:016x}", s.hash)},
+                            {"violations", r.violations}});
+  }
+  return root.dump(1) + "\n";
+}
+
+}  // namespace sluice

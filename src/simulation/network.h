@@ -1,0 +1,36 @@
+// The virtual network between the scheduler with its gateway and one instance:
+// a value, no behaviour.
+//
+// A link delivers in order, like a stream: requests and tokens are never lost
+// while both ends live, they wait out a partition. Load reports may be lost.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/time.h"
+
+namespace sluice {
+
+struct NetworkOptions {
+  Duration latency = std::chrono::microseconds(100);  // one way
+  Duration jitter = std::chrono::microseconds(50);    // uniform, added
+  Duration report_delay{};                            // load reports take so much longer
+  double report_loss = 0;                             // share that never arrives
+};
+
+enum class FaultKind : std::uint8_t {
+  kCrash,      // the instance is gone; a new incarnation starts after `length`
+  kHang,       // it does nothing for `length`, then goes on
+  kPartition,  // nothing gets through either way for `length`
+  kDrain,      // it reports that it wants no more requests, for `length`
+};
+
+struct Fault {
+  Duration at{};
+  FaultKind kind = FaultKind::kCrash;
+  std::uint32_t instance = 0;
+  Duration length = std::chrono::seconds(10);
+};
+
+}  // namespace sluice

@@ -1,0 +1,149 @@
+// A cluster in virtual time: the global scheduler, agents, engines and memory
+// managers that serve, unchanged, between simulated clients and devices.
+//
+// One thread, one event after the other; a run is a function of its options, its
+// trace and its seed. What a client would see of each request is its Answer, and
+// what nobody must ever see (a second end, a gap in the indices) is a violation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/global_scheduler.h"
+#include "simulation/event_queue.h"
+#include "simulation/network.h"
+#include "simulation/node.h"
+#include "simulation/trace.h"
+
+namespace sluice {
+
+struct WorldOptions {
+  std::vector<NodeOptions> nodes;  // one an instance
+  std::string policy = "forecast";
+  PlacementLimits limits;
+  GlobalSchedulerOptions scheduler;
+  NetworkOptions network;
+  std::vector<Fault> faults;
+  std::uint64_t seed = 1;
+  std::int32_t max_tokens = 0;  // of requests that do not say; 0: the least power of two
+                                // that no answer of the trace exceeds
+  Duration gone_after = std::chrono::seconds(10);  // an instance not heard of counts as lost
+  Duration time_limit = std::chrono::hours(24 * 30);
+  Duration sample_interval{};  // of the instances' load, for plots; zero: none
+  bool true_lengths = false;   // tell them to the oracle's memory policy, which nobody else is
+  bool keep_tokens = false;    // answers keep what was generated, for tests
+};
+
+struct Answer {
+  TimePoint arrival{};
+  TimePoint first{};  // token, or end
+  TimePoint last{};
+  std::int32_t tokens = 0;  // the end of the turn included
+  std::int32_t cached = 0;
+  FinishReason finish = FinishReason::kNone;
+  ErrorCode error{};           // with kError
+  InstanceId instance;         // that it was sent to last
+  std::vector<Token> content;  // if kept; without the end of the turn
+};
+
+// Of all instances at one time, by instance.
+struct LoadSample {
+  TimePoint at{};
+  std::vector<float> kv_share;  // of the blocks, granted
+  std::vector<std::int32_t> kv_tokens;
+  std::vector<std::int32_t> running;
+  std::vector<std::int32_t> waiting;
+};
+
+class World final : private InstancePort, private TokenSink {
+ public:
+  // `trace` and `model` outlive the world. The policy's name must be known.
+  World(WorldOptions options, const Trace& trace, SimulatedModel& model);
+  ~World() override;
+
+  // Until every request has ended; false: the time limit came first. `progress` is
+  // told the share of requests that have ended, now and then.
+  bool run(const std::function<void(double)>& progress = {});
+  // So much longer, whatever has ended: for what is on its way and for timeouts.
+  void run_for(Duration time);
+
+  [[nodiscard]] const std::vector<Answer>& answers() const { return answers_; }
+  [[nodiscard]] const std::vector<LoadSample>& samples() const { return samples_; }
+  [[nodiscard]] const std::vector<std::string>& violations() const { return violations_; }
+  [[nodiscard]] const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
+  [[nodiscard]] const GlobalScheduler& scheduler() const { return scheduler_; }
+  [[nodiscard]] const WorldOptions& options() const { return options_; }
+  [[nodiscard]] TimePoint now() const { return clock_.now(); }
+  [[nodiscard]] TimePoint begin() const { return begin_; }
+  [[nodiscard]] std::uint64_t hash() const { return queue_.hash(); }
+  [[nodiscard]] std::uint64_t events() const { return queue_.count(); }
+  [[nodiscard]] std::size_t faults_survived() const { return faults_done_; }
+
+  // Called after each step of an instance, for checkers.
+  std::function<void(const Node&)> after_step;
+
+ private:
+  enum class Kind : std::uint8_t {
+    kArrival,
+    kLeave,
+    kCommand,
+    kWake,
+    kTokens,
+    kReport,
+    kTick,
+    kSample,
+    kFault,
+    kRestart
+  };
+  struct Link;
+  using Queue = EventQueue<Kind>;
+
+  void handle(const Queue::Event& event);
+  void next();
+  void arrive(std::uint32_t request);
+  void leave(std::uint32_t request);
+  void schedule_followers(std::uint32_t request);
+  void wake(std::uint32_t node, TimePoint at);
+  void run_node(std::uint32_t node);
+  void post_outboxes(std::uint32_t node);
+  void deliver_command(std::uint32_t node);
+  void deliver_tokens(std::uint32_t node);
+  void deliver_report(std::uint32_t node);
+  [[nodiscard]] bool fenced(std::uint32_t node, Incarnation incarnation);
+  void post_command(std::uint32_t node, std::unique_ptr<Request> request, RequestId id,
+                    Incarnation incarnation);
+  void strike(const Fault& fault);
+  void restart(std::uint32_t node);
+  void tick();
+  void sample();
+  void receive(const TokenEvent& event);
+  [[nodiscard]] TimePoint delivery(TimePoint sent, TimePoint& last_on_link, Duration extra);
+  void violate(RequestId request, const char* what);
+
+  bool submit(const Placement& placement, std::unique_ptr<Request>& request) override;
+  void cancel(const Placement& placement, RequestId request) override;
+  void on_tokens(std::vector<TokenEvent>&& events) override;
+
+  const WorldOptions options_;
+  const Trace& trace_;
+  const std::int32_t max_tokens_;
+  ManualClock clock_;
+  Rng rng_;
+  Queue queue_;
+  TimePoint begin_{};
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<Link> links_;                            // by node
+  std::vector<std::vector<std::uint32_t>> followers_;  // by request; empty: nobody follows
+  std::vector<Answer> answers_;
+  std::vector<LoadSample> samples_;
+  std::vector<std::string> violations_;
+  std::size_t next_arrival_ = 0;
+  std::size_t ended_ = 0;
+  std::size_t faults_done_ = 0;
+  GlobalScheduler scheduler_;  // last: it holds references to what is above
+};
+
+}  // namespace sluice
