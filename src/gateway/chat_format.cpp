@@ -77,8 +77,8 @@ class ChatFormat final : public ResponseFormat {
       scratch_.clear();
       JsonWriter json(scratch_);
       write_delta(json, increment.deltas[i]);
-      // With usage in every chunk none repeats a count: the end comes with the last token.
-      const bool last = options_.continuous_usage && i + 1 == increment.deltas.size();
+      // The end comes with the last token, if that has a text: no chunk for nothing.
+      const bool last = i + 1 == increment.deltas.size();
       if (last && increment.finished) parts.finish_reason = choice.finish_reason();
       chunk(choice, scratch_, parts, out);
       parts.logprobs = {};

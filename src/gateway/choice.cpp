@@ -36,6 +36,10 @@ Increment Choice::on_event(const TokenEvent& event) {
     logprob_sum_ += static_cast<double>(event.token.logprob);
     if (!event.token.end_of_generation) add_token(event.token, out);
   }
+  if (event.finish == FinishReason::kStop && !event.has_token) {
+    ++generated_tokens_;  // the one that ended the turn: not shown, but drawn
+    logprob_sum_ += static_cast<double>(event.token.logprob);
+  }
   if (stops_.stopped()) {
     end(FinishReason::kStop, out);
   } else if (event.finish != FinishReason::kNone) {

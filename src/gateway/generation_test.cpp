@@ -109,8 +109,8 @@ TEST(Chat, StreamsTheseBytes) {
   };
   EXPECT_EQ(masked(response.body),
             chunk(R"({"role":"assistant","content":null})", "null") +
-                chunk(R"({"content":"H"})", "null") + chunk(R"({"content":"i"})", "null") +
-                chunk("{}", "\"length\"") + head +
+                chunk(R"({"content":"H"})", "null") + chunk(R"({"content":"i"})", "\"length\"") +
+                head +
                 R"(],"usage":{"prompt_tokens":18,"completion_tokens":2,"total_tokens":20,)"
                 R"("prompt_tokens_details":{"cached_tokens":0}}})"
                 "\n\ndata: [DONE]\n\n");

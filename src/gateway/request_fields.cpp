@@ -335,11 +335,12 @@ void read_response_format(FieldReader& fields, const ParseContext& context,
   if (inner.failed()) fields.fail(inner.error());
 }
 
-// vLLM: structured_outputs.{json,choice,regex,grammar}, and the older guided_*.
+// vLLM: structured_outputs.{json,json_object,choice,regex,grammar}, and the older guided_*.
 void read_structured(FieldReader& fields, const ParseContext& context, std::string_view prefix,
                      std::string& json_schema, std::string& grammar) {
   const auto key = [&](const char* name) { return std::string(prefix) + name; };
   if (fields.find(key("json"))) json_schema = read_schema(fields, context, key("json"));
+  if (fields.boolean(key("json_object")).value_or(false)) json_schema = R"({"type":"object"})";
   if (fields.find(key("choice"))) grammar = read_choice(fields, context, key("choice"));
   if (const auto text = fields.string(key("grammar"))) {
     grammar = limited(fields, context, key("grammar"), *text);
