@@ -295,7 +295,9 @@ TEST(Completions, AskedAboutThePromptAlone) {
     EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json({nullptr, -0.25, -0.25}));
     EXPECT_EQ(choice["logprobs"]["text_offset"], Json({0, 1, 1})) << "in characters, not bytes";
     EXPECT_EQ(choice["finish_reason"], "length");
-    if (*stream == 'f') EXPECT_EQ(json["usage"]["completion_tokens"], 0);
+    if (*stream == 'f') {
+      EXPECT_EQ(json["usage"]["completion_tokens"], 0);
+    }
   }
 }
 

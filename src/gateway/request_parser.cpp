@@ -111,7 +111,8 @@ ApiResult<CompletionCall> parse_completion(std::string_view body, const ParseCon
     read_best_of(fields, context, call);
     call.add_special = fields.boolean("add_special_tokens").value_or(true);
     // As OpenAI has it; a chat without a limit goes on to the end of its turn.
-    if (!fields.find("n_predict") && !fields.find("max_tokens")) {
+    const bool limited = fields.find("n_predict") || fields.find("max_tokens");
+    if (!limited && sampling.forced_length == 0) {
       call.generation.max_tokens = kDefaultCompletionTokens;
     }
     read_constraint(fields, context, call.json_schema, sampling.grammar.gbnf);
