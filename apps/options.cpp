@@ -109,6 +109,9 @@ void add_serve(CLI::App& app, ServeOptions& o) {
   app.add_option("--config", "a YAML file with these same names; flags win over it")
       ->type_name("FILE");
   app.add_option("--model-name", o.model_name, "what clients call the model (default: its file)");
+  app.add_option("--chat-template", o.chat_template,
+                 "a Jinja chat template in place of the model's own")
+      ->type_name("FILE");
   app.add_flag("--any-model-name", o.accept_any_model, "serve whatever model name a client gives");
   app.add_option("--host", o.host, "address to listen on")->capture_default_str();
   app.add_option("--port", o.port, "TCP port; 0 takes a free one")->capture_default_str();

@@ -19,7 +19,8 @@ namespace sluice {
 // 0 or empty means "choose by model, memory and cores" (see sizing.h).
 struct ServeOptions {
   std::string model;
-  std::string model_name;  // what clients call it
+  std::string model_name;     // what clients call it
+  std::string chat_template;  // a file
   std::string host = "127.0.0.1";
   std::uint16_t port = 8080;
   std::vector<std::string> api_keys;

@@ -2,7 +2,11 @@
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <random>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -68,10 +72,11 @@ std::vector<LocalInstance> make_instances(const ServeOptions& options, const Siz
                                           const Model& model, const std::vector<KvArena>& arenas) {
   std::vector<LocalInstance> instances;
   for (const KvArena& arena : arenas) {
-    auto runner = or_throw(model.make_runner({.num_threads = sizing.threads,
-                                              .max_step_tokens = sizing.max_batch_tokens,
-                                              .max_step_outputs = sizing.max_running,
-                                              .max_context = sizing.context}));
+    auto runner = or_throw(model.make_runner(
+        {.num_threads = sizing.threads,
+         .max_step_tokens = sizing.max_batch_tokens,
+         .max_step_outputs = sizing.max_running + BatchOptions{}.max_scored_tokens,
+         .max_context = sizing.context}));
     runner->bind(arena.view());
     EngineOptions engine = engine_options(sizing, options.prefix_cache);
     engine.kv.policy = memory_policy_of(options.memory_policy).value();  // the flag was checked
@@ -131,6 +136,14 @@ void wait_and_drain(StopSignals& signals, Gateway& gateway, int drain_seconds) {
   }
 }
 
+std::string chat_template_of(const ServeOptions& options) {
+  if (options.chat_template.empty()) return {};
+  std::ifstream file(options.chat_template);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (text.empty()) throw std::runtime_error(options.chat_template + ": no chat template there");
+  return text;
+}
+
 }  // namespace
 
 int serve(const ServeOptions& options) {
@@ -139,6 +152,7 @@ int serve(const ServeOptions& options) {
   const SteadyClock clock;
 
   const auto model = or_throw(load_gguf_model({.path = options.model,
+                                               .chat_template = chat_template_of(options),
                                                .repack = options.repack,
                                                .on_progress = progress_of("loading the model")}));
   const ModelInfo& info = model->info();

@@ -9,6 +9,7 @@
     headers   every header compiles alone
     parity    our graphs against libllama on the real models
     e2e       the real program, over HTTP
+    conformance  the quick ones of the outside suites in tests/conformance (minutes)
     dev       unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
     tsan      unit tests of what has threads under ThreadSanitizer
     lint      clang-tidy, on what changed since it was last clean
@@ -189,6 +190,14 @@ def e2e():
                                       f"--junitxml={report}"])
 
 
+def conformance():
+    build("release", "^sluice$", options=warnings_are_errors())
+    total = Tally()
+    for part in ("sdk", "comply", "schemathesis"):
+        total += check("env", "QUICK=1", "tests/conformance/run.sh", part)
+    return total
+
+
 def dev():
     build("dev", DEV_TARGETS)
     return ctest("dev", "-L", "unit", "-E", "_NOT_BUILT", env={
@@ -230,7 +239,8 @@ def fuzz():
 
 
 SUITES = {"style": style, "format": format_, "unit": unit, "headers": headers, "parity": parity,
-          "e2e": e2e, "dev": dev, "tsan": tsan, "lint": lint, "fuzz": fuzz}
+          "e2e": e2e,
+          "conformance": conformance, "dev": dev, "tsan": tsan, "lint": lint, "fuzz": fuzz}
 
 
 def run_suite(name):

@@ -34,12 +34,14 @@ BatchPlan BatchScheduler::plan(std::span<const BatchCandidate> candidates,
   }
 
   std::int32_t budget = prefill_budget(plan.shape, step_time);
+  std::int32_t scored_budget = options_.max_scored_tokens;
   for (std::size_t i = 0; i < candidates.size() && budget > 0; ++i) {
     const BatchCandidate& c = candidates[i];
     if (c.decoding) continue;
-    const std::int32_t tokens =
-        std::min({c.left_to_compute, c.granted_tokens - c.computed, budget});
+    std::int32_t tokens = std::min({c.left_to_compute, c.granted_tokens - c.computed, budget});
+    if (c.scored) tokens = std::min(tokens, scored_budget);
     if (tokens <= 0) continue;
+    if (c.scored) scored_budget -= tokens;
     plan.rows.push_back(
         {.candidate = i, .num_tokens = tokens, .samples = tokens == c.left_to_compute});
     plan.shape.prefill_tokens += tokens;

@@ -26,6 +26,8 @@ namespace sluice {
 struct BatchOptions {
   std::int32_t max_step_tokens = 512;
   std::int32_t min_chunk_tokens = 32;  // of a prefill chunk beside decode rows
+  // Prompt tokens whose logits a step computes: each costs a row of the vocabulary.
+  std::int32_t max_scored_tokens = 32;
   Duration mixed_step_target = std::chrono::milliseconds(150);
   double mixed_step_ratio = 2;
   double mixed_step_bases = 6;
@@ -38,6 +40,7 @@ struct BatchCandidate {
   std::int32_t left_to_compute = 0;  // >= 1
   std::int32_t granted_tokens = 0;   // KV may be written for [0, granted_tokens)
   bool decoding = false;
+  bool scored = false;  // the logits of its prompt's tokens are wanted
 };
 
 struct BatchRow {

@@ -144,5 +144,24 @@ TEST(BatchScheduler, PropertiesOverRandomSets) {
   }
 }
 
+TEST(BatchScheduler, BoundsTheTokensThatAStepScores) {
+  BatchOptions o;
+  o.max_scored_tokens = 10;
+  const BatchScheduler scheduler(o);
+  const std::vector<BatchCandidate> candidates{
+      {.id = SequenceId{1}, .left_to_compute = 6, .granted_tokens = 100, .scored = true},
+      {.id = SequenceId{2}, .left_to_compute = 30, .granted_tokens = 100, .scored = true},
+      {.id = SequenceId{3}, .left_to_compute = 30, .granted_tokens = 100, .scored = true},
+      {.id = SequenceId{4}, .left_to_compute = 30, .granted_tokens = 100}};
+  const BatchPlan plan = scheduler.plan(candidates, StepTimeModel());
+  ASSERT_EQ(plan.rows.size(), 3U);
+  EXPECT_EQ(plan.rows[0].num_tokens, 6);
+  EXPECT_TRUE(plan.rows[0].samples);
+  EXPECT_EQ(plan.rows[1].num_tokens, 4);
+  EXPECT_FALSE(plan.rows[1].samples);
+  EXPECT_EQ(plan.rows[2].candidate, 3U);  // who wants no scores is not held up
+  EXPECT_EQ(plan.rows[2].num_tokens, 30);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -237,6 +237,7 @@ bool Engine::try_admit(Sequence& s) {
                                  .generated = s.generated(),
                                  .decode_cap = s.left_to_generate(),
                                  .priority = s.request->priority,
+                                 .reuse_prefix = !s.wants_scores(),
                                  .restored_tokens = s.computed,
                                  .true_length = s.true_length()};
   auto admission = kv_.admit(request, clock_.now(), running_views(), step_time_, forecast_);
@@ -278,7 +279,7 @@ void Engine::resume(Sequence& s, std::int32_t cached_tokens) {
 // well beyond what is kept already: waiting for it costs less than computing it
 // twice (n choices of one prompt, a burst with one system prompt).
 bool Engine::prefix_is_coming(const Sequence& waiting) const {
-  if (!options_.kv.prefix_cache) return false;
+  if (!options_.kv.prefix_cache || waiting.wants_scores()) return false;
   const std::int32_t block = options_.kv.window.block_tokens;
   const std::int32_t worthwhile = 4 * block;
   std::int32_t kept = -1;
@@ -309,7 +310,9 @@ void Engine::compute(const BatchPlan& plan) {
                                                static_cast<std::size_t>(row.num_tokens)),
          .position = s.computed,
          .blocks = kv_.table(s.id),
-         .sampler = row.samples ? s.sampler.get() : nullptr});
+         .sampler = row.samples ? s.sampler.get() : nullptr,
+         .targets = s.targets(row.num_tokens),
+         .num_top = s.request->sampling.prompt_logprobs});
   }
   Result<StepOutput> output = runner_.run(input);
   kv_.use_step();
@@ -328,14 +331,25 @@ void Engine::compute(const BatchPlan& plan) {
 
 void Engine::apply(const BatchPlan& plan, StepOutput& output) {
   CHECK_EQ(output.sampled.size(), plan.rows.size());
+  CHECK(output.scored.empty() || output.scored.size() == plan.rows.size());
   for (std::size_t i = 0; i < plan.rows.size(); ++i) {
     const BatchRow& row = plan.rows[i];
     Sequence& s = *running_[row.candidate];
+    if (!output.scored.empty()) add_scores(s, output.scored[i]);
     s.computed += row.num_tokens;
     kv_.written(s.id, std::span(s.tokens).first(static_cast<std::size_t>(s.computed)));
     if (row.samples) apply_token(s, output.sampled[i]);
   }
   remove_finished();
+}
+
+// Scores of prompt tokens computed + 1, computed + 2, ...; a restart brings known ones again.
+void Engine::add_scores(Sequence& sequence, std::vector<ScoredToken>& scores) {
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    if (sequence.computed + static_cast<std::int32_t>(i) != sequence.scored) continue;
+    sequence.scores.push_back(std::move(scores[i]));
+    sequence.scored += 1;
+  }
 }
 
 void Engine::apply_token(Sequence& sequence, Result<SampledToken>& sampled) {
@@ -345,6 +359,7 @@ void Engine::apply_token(Sequence& sequence, Result<SampledToken>& sampled) {
     event.error = std::move(sampled).error();
   } else if (sampled->end_of_generation) {
     event.finish = FinishReason::kStop;
+    event.token = std::move(*sampled);
   } else {
     event.has_token = true;
     event.token = std::move(*sampled);
@@ -371,6 +386,7 @@ TokenEvent Engine::event_for(Sequence& sequence) const {
   if (!sequence.announced) {
     sequence.announced = true;
     event.cached_tokens = sequence.cached_tokens;
+    event.prompt_scores = std::move(sequence.scores);
     event.queued = sequence.admitted_at.value_or(clock_.now()) - sequence.request->arrival;
   }
   return event;
@@ -414,7 +430,8 @@ std::vector<BatchCandidate> Engine::candidates() const {
                           .computed = s->computed,
                           .left_to_compute = s->left_to_compute(),
                           .granted_tokens = kv_.granted_tokens(s->id),
-                          .decoding = s->decoding()});
+                          .decoding = s->decoding(),
+                          .scored = s->wants_scores()});
   }
   return candidates;
 }

@@ -99,6 +99,7 @@ class Engine final {
   [[nodiscard]] RemedyCosts remedy_costs(const Sequence& sequence);
   void compute(const BatchPlan& plan);
   void apply(const BatchPlan& plan, StepOutput& output);
+  static void add_scores(Sequence& sequence, std::vector<ScoredToken>& scores);
   void apply_token(Sequence& sequence, Result<SampledToken>& sampled);
   void finish(Sequence& sequence, TokenEvent&& event);
   void remove_finished();

@@ -22,6 +22,7 @@ class Recorder final : public TokenSink {
     std::vector<Token> tokens;
     FinishReason finish = FinishReason::kNone;
     std::int32_t cached_tokens = 0;
+    std::vector<ScoredToken> scores;
     Error error;
   };
   void on_tokens(std::vector<TokenEvent>&& events) override {
@@ -31,6 +32,7 @@ class Recorder final : public TokenSink {
       EXPECT_EQ(event.index, static_cast<std::int32_t>(answer.tokens.size()));
       if (event.has_token) answer.tokens.push_back(event.token.token);
       answer.cached_tokens += event.cached_tokens;
+      for (ScoredToken& score : event.prompt_scores) answer.scores.push_back(std::move(score));
       answer.finish = event.finish;
       answer.error = event.error;
     }
@@ -98,12 +100,13 @@ struct World {
   }
 
   void submit(std::uint64_t id, std::vector<Token> prompt, std::int32_t max_tokens,
-              std::int32_t priority = 0) {
+              std::int32_t priority = 0, std::int32_t prompt_logprobs = -1) {
     auto request = std::make_unique<Request>();
     request->id = RequestId{id};
     request->prompt = std::move(prompt);
     request->max_tokens = max_tokens;
     request->priority = priority;
+    request->sampling.prompt_logprobs = prompt_logprobs;
     request->arrival = clock.now();
     engine.submit(std::move(request));
   }
@@ -148,6 +151,49 @@ TEST(Engine, StopsAtTheEndOfGeneration) {
   ASSERT_LT(expected.size(), 200U);
   EXPECT_EQ(w.answer(1).finish, FinishReason::kStop);
   EXPECT_EQ(w.answer(1).tokens, expected);
+}
+
+void expect_scores(const Recorder::Answer& answer, const std::vector<Token>& prompt) {
+  ASSERT_EQ(answer.scores.size(), prompt.size() - 1);
+  for (std::size_t i = 0; i < answer.scores.size(); ++i) {
+    EXPECT_EQ(answer.scores[i].token, prompt[i + 1]);
+    EXPECT_EQ(answer.scores[i].rank, FakeModelRunner::expected_rank(prompt, i + 1)) << i;
+  }
+}
+
+TEST(Engine, ScoresAPromptWhateverIsCachedAndHoweverItIsChunked) {
+  EngineOptions options;
+  options.batch.max_scored_tokens = 7;
+  World w({}, options);
+  const auto prompt = prompt_of(40);
+  w.submit(1, prompt, 3);
+  w.run();
+  EXPECT_TRUE(w.answer(1).scores.empty());
+  w.submit(2, prompt, 3, 0, 0);  // would find all of it in the prefix cache
+  w.submit(3, prompt_of(33, 200), 5, 0, 2);
+  w.submit(4, {8}, 2, 0, 0);
+  w.run();
+  expect_scores(w.answer(2), prompt);
+  EXPECT_EQ(w.answer(2).cached_tokens, 0);
+  EXPECT_EQ(w.answer(2).tokens, w.answer(1).tokens);
+  expect_scores(w.answer(3), prompt_of(33, 200));
+  EXPECT_TRUE(w.answer(4).scores.empty());
+  EXPECT_EQ(w.answer(4).tokens.size(), 2U);
+  w.expect_all_memory_back();
+}
+
+TEST(Engine, ScoresAPromptOnceAlthoughItIsRestarted) {
+  World w({.num_blocks = 16});
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    w.submit(id, prompt_of(8, static_cast<Token>(100 * id)), 40, 0, 0);
+  }
+  w.run();
+  EXPECT_GT(w.engine.stats().preemptions, 0);
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    const auto prompt = prompt_of(8, static_cast<Token>(100 * id));
+    expect_scores(w.answer(id), prompt);
+    EXPECT_EQ(w.answer(id).tokens, w.runner.expected_output(prompt, 40));
+  }
 }
 
 TEST(Engine, RefusesWithNumbers) {

@@ -38,11 +38,13 @@ struct TokenEvent {
   RequestId request;
   std::int32_t index = 0;  // of the token among the generated ones
   bool has_token = false;
-  SampledToken token;
+  SampledToken token;  // without has_token and with kStop: the one that ended it
   FinishReason finish = FinishReason::kNone;
   std::int32_t cached_tokens = 0;  // prompt tokens that came from the prefix cache
   Duration queued{};               // from arrival to admission; in the first event
-  Error error;                     // with kError
+  // In the first event, if SamplingParams asks for it: the prompt's tokens after its first.
+  std::vector<ScoredToken> prompt_scores;
+  Error error;  // with kError
 };
 
 // Receives events; one call a step, with the events of all of its sequences.

@@ -8,9 +8,11 @@
 // is paused.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/ids.h"
@@ -28,6 +30,8 @@ struct Sequence {
   std::vector<Token> tokens;  // the prompt, then what was generated
   std::int32_t prompt_tokens = 0;
   std::int32_t computed = 0;
+  std::int32_t scored = 0;               // of the prompt, counted from its second token
+  std::vector<ScoredToken> scores;       // of these; they leave with the first event
   std::int32_t cached_tokens = 0;        // of the prompt, found at the first admission
   std::optional<PrefixCopy> copy;        // to be done in its next step
   std::optional<TimePoint> admitted_at;  // first admission; unset while it never ran
@@ -47,6 +51,16 @@ struct Sequence {
   [[nodiscard]] HiddenLength true_length() const {
     const std::int32_t forced = request->sampling.forced_length;
     return forced > 0 ? HiddenLength(forced) : HiddenLength();
+  }
+  [[nodiscard]] bool wants_scores() const {
+    return request->sampling.prompt_logprobs >= 0 && scored < prompt_tokens - 1;
+  }
+  // The prompt's tokens that follow those of a chunk of `num_tokens`, to be scored by them.
+  [[nodiscard]] std::span<const Token> targets(std::int32_t num_tokens) const {
+    if (!wants_scores()) return {};
+    const std::int32_t count = std::min(num_tokens, prompt_tokens - 1 - computed);
+    return std::span(tokens).subspan(static_cast<std::size_t>(computed) + 1,
+                                     static_cast<std::size_t>(std::max(count, 0)));
   }
 
   // How the window planner sees it.

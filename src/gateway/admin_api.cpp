@@ -75,6 +75,10 @@ HttpResponse page_script(const GatewayContext&, const HttpRequest&) {
   return file_response("app.js", "text/javascript; charset=utf-8");
 }
 
+HttpResponse page_markdown(const GatewayContext&, const HttpRequest&) {
+  return file_response("markdown.js", "text/javascript; charset=utf-8");
+}
+
 }  // namespace
 
 void add_admin_routes(Router& router, GatewayContext& context) {
@@ -89,6 +93,7 @@ void add_admin_routes(Router& router, GatewayContext& context) {
   add("/health", health, true);
   add("/v1/health", health, true);
   add("/ready", ready, true);
+  add("/ping", health, true);  // SageMaker's name for it
   add("/metrics", metrics, true);
   add("/version", version, false);
   add("/debug/memory", debug_memory, false);
@@ -97,6 +102,7 @@ void add_admin_routes(Router& router, GatewayContext& context) {
   add("/", page_html, true);
   add("/style.css", page_style, true);
   add("/app.js", page_script, true);
+  add("/markdown.js", page_markdown, true);
 }
 
 }  // namespace sluice

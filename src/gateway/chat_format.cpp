@@ -67,21 +67,28 @@ class ChatFormat final : public ResponseFormat {
 
   void begin(std::span<const Choice> choices, std::string& out) override {
     for (const Choice& choice : choices) {
-      chunk(choice, R"({"role":"assistant","content":null})", {}, {}, out);
+      chunk(choice, R"({"role":"assistant","content":null})", {}, out);
     }
   }
 
   void progress(const Choice& choice, const Increment& increment, std::string& out) override {
-    std::span<const LogprobText> logprobs = increment.logprobs;
-    for (const ChatDelta& delta : increment.deltas) {
+    Parts parts{.logprobs = increment.logprobs, .token_ids = increment.token_ids};
+    for (std::size_t i = 0; i < increment.deltas.size(); ++i) {
       scratch_.clear();
       JsonWriter json(scratch_);
-      write_delta(json, delta);
-      chunk(choice, scratch_, logprobs, {}, out);
-      logprobs = {};
+      write_delta(json, increment.deltas[i]);
+      // The end comes with the last token, if that has a text: no chunk for nothing.
+      const bool last = i + 1 == increment.deltas.size();
+      if (last && increment.finished) parts.finish_reason = choice.finish_reason();
+      chunk(choice, scratch_, parts, out);
+      parts.logprobs = {};
+      parts.token_ids = {};
     }
-    if (!logprobs.empty()) chunk(choice, R"({"content":""})", logprobs, {}, out);
-    if (increment.finished) chunk(choice, "{}", {}, choice.finish_reason(), out);
+    if (!parts.logprobs.empty() || !parts.token_ids.empty()) {
+      chunk(choice, R"({"content":""})", parts, out);
+    }
+    if (!increment.finished || !parts.finish_reason.empty()) return;
+    chunk(choice, "{}", {.finish_reason = choice.finish_reason()}, out);
   }
 
   void end(std::span<const Choice>, const Usage& usage, std::string& out) override {
@@ -90,6 +97,11 @@ class ChatFormat final : public ResponseFormat {
       out += "],\"usage\":";
       JsonWriter json(out);
       write_usage(json, usage);
+      if (options_.timings) {
+        out += ",\"timings\":";
+        JsonWriter timings(out);
+        write_timings(timings, usage);
+      }
       out += "}\n\n";
     }
     write_sse(out, "[DONE]");
@@ -107,13 +119,29 @@ class ChatFormat final : public ResponseFormat {
     write_head(json, "chat.completion");
     json.key("choices").begin_array();
     for (const Choice& choice : choices) write_choice(json, choice);
-    json.end_array().key("usage");
+    json.end_array();
+    write_prompt_logprobs(json, choices.front());
+    if (choices.front().wants_token_ids()) {
+      write_tokens(json, "prompt_token_ids", choices.front().prompt());
+    }
+    json.key("usage");
     write_usage(json, usage);
+    if (options_.timings) {
+      json.key("timings");
+      write_timings(json, usage);
+    }
     json.end_object();
     return out;
   }
 
  private:
+  // What a chunk has beside its delta.
+  struct Parts {
+    std::span<const LogprobText> logprobs;
+    std::span<const Token> token_ids;
+    std::string_view finish_reason;
+  };
+
   // Opens the object if the text is a chunk's; members only.
   void write_head(JsonWriter& json, std::string_view object) {
     const bool is_chunk = object.ends_with("chunk");
@@ -122,13 +150,16 @@ class ChatFormat final : public ResponseFormat {
     json.member("model", options_.model).member("system_fingerprint", options_.fingerprint);
   }
 
-  void chunk(const Choice& choice, std::string_view delta, std::span<const LogprobText> logprobs,
-             std::string_view finish_reason, std::string& out) {
+  void chunk(const Choice& choice, std::string_view delta, const Parts& parts, std::string& out) {
     out += chunk_head_;
     JsonWriter json(out);
     json.begin_object().member("index", choice.index()).key("delta").raw(delta);
-    write_logprobs(json, choice.wants_logprobs() && finish_reason.empty(), logprobs);
-    json.key("finish_reason").string_or_null(finish_reason).end_object();
+    const bool wanted = choice.wants_logprobs();
+    write_logprobs(json, wanted && (parts.finish_reason.empty() || !parts.logprobs.empty()),
+                   parts.logprobs);
+    if (!parts.token_ids.empty()) write_tokens(json, "token_ids", parts.token_ids);
+    if (!parts.finish_reason.empty()) write_stop_reason(json, choice);
+    json.key("finish_reason").string_or_null(parts.finish_reason).end_object();
     out += ']';
     if (options_.continuous_usage) {
       out += ",\"usage\":";
@@ -163,6 +194,8 @@ class ChatFormat final : public ResponseFormat {
     }
     json.end_object();
     write_logprobs(json, choice.wants_logprobs(), choice.logprobs());
+    if (choice.wants_token_ids()) write_tokens(json, "token_ids", choice.token_ids());
+    write_stop_reason(json, choice);
     json.member("finish_reason", choice.finish_reason()).end_object();
   }
 

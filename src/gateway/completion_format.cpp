@@ -6,15 +6,14 @@ namespace sluice {
 namespace {
 
 // The older form: parallel arrays, offsets into the choice's text.
-void write_logprobs(JsonWriter& json, bool wanted, std::span<const LogprobText> entries,
-                    std::size_t base_offset) {
+void write_logprobs(JsonWriter& json, bool wanted, std::span<const LogprobText> entries) {
   json.key("logprobs");
   if (!wanted) {
     json.null();
     return;
   }
   json.begin_object().key("text_offset").begin_array();
-  for (const LogprobText& entry : entries) json.value(entry.text_offset + base_offset);
+  for (const LogprobText& entry : entries) json.value(entry.text_offset);
   json.end_array().key("token_logprobs").begin_array();
   for (const LogprobText& entry : entries) {
     if (entry.known) {
@@ -53,18 +52,31 @@ class CompletionFormat final : public ResponseFormat {
     json.member("system_fingerprint", options_.fingerprint).key("choices").begin_array();
   }
 
-  void begin(std::span<const Choice> choices, std::string& out) override {
-    for (const Choice& choice : choices) {
-      if (!choice.echo().empty()) {
-        chunk(choice, choice.echo(), choice.echo_logprobs(), 0, {}, out);
-      }
-    }
-  }
+  void begin(std::span<const Choice>, std::string&) override {}
 
   void progress(const Choice& choice, const Increment& increment, std::string& out) override {
     if (increment.empty()) return;
-    chunk(choice, increment.text, increment.logprobs, choice.echo().size(),
-          increment.finished ? choice.finish_reason() : std::string_view(), out);
+    out.append("data: ").append(head_);
+    JsonWriter json(out);
+    json.begin_object().member("index", choice.index()).member("text", increment.text);
+    write_logprobs(json, choice.wants_logprobs(), increment.logprobs);
+    if (choice.wants_token_ids()) {
+      if (increment.first) write_tokens(json, "prompt_token_ids", choice.prompt());
+      write_tokens(json, "token_ids", increment.token_ids);
+    }
+    if (increment.finished) write_stop_reason(json, choice);
+    json.key("finish_reason");
+    json.string_or_null(increment.finished ? choice.finish_reason() : std::string_view());
+    json.end_object();
+    out += ']';
+    if (options_.continuous_usage) {
+      out += ",\"usage\":";
+      JsonWriter usage(out);
+      write_usage(usage, usage_of(choice));
+    } else if (options_.include_usage) {
+      out += ",\"usage\":null";
+    }
+    out += "}\n\n";
   }
 
   void end(std::span<const Choice>, const Usage& usage, std::string& out) override {
@@ -72,6 +84,11 @@ class CompletionFormat final : public ResponseFormat {
       out.append("data: ").append(head_).append("],\"usage\":");
       JsonWriter json(out);
       write_usage(json, usage);
+      if (options_.timings) {
+        out += ",\"timings\":";
+        JsonWriter timings(out);
+        write_timings(timings, usage);
+      }
       out += "}\n\n";
     }
     write_sse(out, "[DONE]");
@@ -88,41 +105,29 @@ class CompletionFormat final : public ResponseFormat {
       if (&choice != &choices.front()) out += ',';
       JsonWriter json(out);
       json.begin_object().member("index", choice.index());
-      json.member("text", choice.echo() + choice.text());
-      std::vector<LogprobText> logprobs = choice.echo_logprobs();
-      for (LogprobText entry : choice.logprobs()) {
-        entry.text_offset += choice.echo().size();
-        logprobs.push_back(std::move(entry));
+      json.member("text", choice.text());
+      write_logprobs(json, choice.wants_logprobs(), choice.logprobs());
+      write_prompt_logprobs(json, choice);
+      if (choice.wants_token_ids()) {
+        write_tokens(json, "prompt_token_ids", choice.prompt());
+        write_tokens(json, "token_ids", choice.token_ids());
       }
-      write_logprobs(json, choice.wants_logprobs(), logprobs, 0);
+      write_stop_reason(json, choice);
       json.member("finish_reason", choice.finish_reason()).end_object();
     }
     out += "],\"usage\":";
     JsonWriter json(out);
     write_usage(json, usage);
+    if (options_.timings) {
+      out += ",\"timings\":";
+      JsonWriter timings(out);
+      write_timings(timings, usage);
+    }
     out += '}';
     return out;
   }
 
  private:
-  void chunk(const Choice& choice, std::string_view text, std::span<const LogprobText> logprobs,
-             std::size_t base_offset, std::string_view finish_reason, std::string& out) {
-    out.append("data: ").append(head_);
-    JsonWriter json(out);
-    json.begin_object().member("index", choice.index()).member("text", text);
-    write_logprobs(json, choice.wants_logprobs(), logprobs, base_offset);
-    json.key("finish_reason").string_or_null(finish_reason).end_object();
-    out += ']';
-    if (options_.continuous_usage) {
-      out += ",\"usage\":";
-      JsonWriter usage(out);
-      write_usage(usage, usage_of(choice));
-    } else if (options_.include_usage) {
-      out += ",\"usage\":null";
-    }
-    out += "}\n\n";
-  }
-
   const FormatOptions options_;
   const std::string id_;
   const std::int64_t created_;

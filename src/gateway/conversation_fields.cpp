@@ -218,7 +218,12 @@ void read_tools(FieldReader& fields, const ParseContext& context, ChatRequest& c
 void read_conversation(FieldReader& fields, const ParseContext& context, ChatRequest& chat) {
   read_messages(fields, context, chat);
   read_tools(fields, context, chat);
-  chat.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
+  chat.continue_final = fields.boolean("continue_final_message").value_or(false);
+  chat.add_generation_prompt =
+      fields.boolean("add_generation_prompt").value_or(!chat.continue_final);
+  if (chat.continue_final && chat.add_generation_prompt) {
+    fields.fail("continue_final_message", "and 'add_generation_prompt' cannot both be true");
+  }
   if (fields.string("reasoning_effort").value_or("") == "none") chat.enable_thinking = false;
   if (const Json* variables = fields.object("chat_template_kwargs")) {
     FieldReader inner(*variables, "chat_template_kwargs.");

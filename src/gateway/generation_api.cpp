@@ -1,13 +1,15 @@
-// /v1/chat/completions, /v1/completions, /v1/responses.
+// /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /invocations.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "gateway/api.h"
 #include "gateway/generation_job.h"
 #include "gateway/generation_run.h"
+#include "gateway/json_reader.h"
 
 namespace sluice {
 
@@ -29,6 +31,19 @@ ApiResult<GenerationJob> responses_job(const GatewayContext& context, std::strin
   auto call = parse_responses(body, context.parse);
   if (!call) return tl::unexpected(std::move(call).error());
   return build_responses_job(context, std::move(*call));
+}
+
+ApiResult<GenerationJob> messages_job(const GatewayContext& context, std::string_view body) {
+  auto call = parse_messages(body, context.parse);
+  if (!call) return tl::unexpected(std::move(call).error());
+  return build_messages_job(context, std::move(*call));
+}
+
+// SageMaker's one path for all: the body says what it is.
+ApiResult<GenerationJob> invocation_job(const GatewayContext& context, std::string_view body) {
+  auto json = parse_json_object(body, context.options.limits.max_json_depth);
+  if (!json) return tl::unexpected(std::move(json).error());
+  return json->contains("messages") ? chat_job(context, body) : completion_job(context, body);
 }
 
 // What the headers of the Gateway API's inference extension say of a request: how
@@ -60,6 +75,7 @@ ApiResult<void> read_class(const GatewayContext& context, const HttpRequest& htt
 }
 
 using JobBuilder = ApiResult<GenerationJob> (*)(const GatewayContext&, std::string_view);
+using ErrorWriter = HttpResponse (*)(const ApiError&);
 
 // A job, or why there is none.
 ApiResult<GenerationJob> make_job(GatewayContext& context, std::string_view body,
@@ -74,7 +90,8 @@ ApiResult<GenerationJob> make_job(GatewayContext& context, std::string_view body
   return job;
 }
 
-Task<void> generate(GatewayContext& context, Exchange& exchange, JobBuilder build) {
+Task<void> generate(GatewayContext& context, Exchange& exchange, JobBuilder build,
+                    ErrorWriter refusal) {
   auto job = make_job(context, exchange.request().body, build);
   exchange.request().body = std::string();  // the job has what it needs; the text may be large
   if (job) {
@@ -83,7 +100,7 @@ Task<void> generate(GatewayContext& context, Exchange& exchange, JobBuilder buil
     }
   }
   if (!job) {
-    const HttpResponse response = to_response(job.error());
+    const HttpResponse response = refusal(job.error());
     co_await exchange.respond(response);
     co_return;
   }
@@ -94,9 +111,9 @@ Task<void> generate(GatewayContext& context, Exchange& exchange, JobBuilder buil
 }  // namespace
 
 void add_generation_routes(Router& router, GatewayContext& context) {
-  const auto add = [&](const char* path, JobBuilder build) {
-    const RouteHandler handler = [&context, build](Exchange& exchange) {
-      return generate(context, exchange, build);
+  const auto add = [&](const char* path, JobBuilder build, ErrorWriter refusal = to_response) {
+    const RouteHandler handler = [&context, build, refusal](Exchange& exchange) {
+      return generate(context, exchange, build, refusal);
     };
     router.add({"POST", std::string("/v1") + path, handler});
     router.add({"POST", path, handler});
@@ -104,6 +121,8 @@ void add_generation_routes(Router& router, GatewayContext& context) {
   add("/chat/completions", chat_job);
   add("/completions", completion_job);
   add("/responses", responses_job);
+  add("/messages", messages_job, messages_error);
+  add("/invocations", invocation_job);
 }
 
 }  // namespace sluice

@@ -24,7 +24,8 @@ std::uint64_t derived_seed(std::uint64_t seed, std::int32_t choice) {
 }
 
 FormatOptions format_options(const GatewayContext& context, const GenerationCall& call) {
-  return {context.parse.model_id, context.fingerprint, call.include_usage, call.continuous_usage};
+  return {context.parse.model_id, context.fingerprint, call.include_usage, call.continuous_usage,
+          call.timings};
 }
 
 // The room that is left for output, or why there is none.
@@ -70,25 +71,58 @@ std::unique_ptr<Request> make_request(const GatewayContext& context, const Gener
 }
 
 std::string prompt_text(const GatewayContext& context, const std::vector<Token>& tokens) {
-  Detokenizer detokenizer(context.model.tokenizer());
+  Detokenizer detokenizer(context.model.tokenizer(), /*special=*/true);
   std::string text;
   for (const Token token : tokens) text += detokenizer.push(token);
   return text + detokenizer.finish();
 }
 
-std::vector<LogprobText> prompt_logprobs(const GatewayContext& context,
-                                         const std::vector<Token>& tokens) {
-  std::vector<LogprobText> entries;
-  std::size_t offset = 0;
-  for (const Token token : tokens) {
-    LogprobText entry;
-    entry.bytes = context.model.tokenizer().piece(token, false);
-    entry.known = false;  // the engine computes no probabilities of prompts
-    entry.text_offset = offset;
-    offset += entry.bytes.size();
-    entries.push_back(std::move(entry));
+// Cuts a prompt to the length that the client says; true if it was longer.
+bool truncate(const GatewayContext& context, const GenerationCall& call,
+              std::vector<Token>& tokens) {
+  if (!call.truncate_prompt) return false;
+  const auto left = context.context_tokens - std::max(1, call.max_tokens.value_or(1));
+  const auto limit = static_cast<std::size_t>(*call.truncate_prompt > 0 ? *call.truncate_prompt
+                                                                        : std::max(1, left));
+  if (tokens.size() <= limit) return false;
+  if (call.truncate_right) {
+    tokens.resize(limit);
+  } else {
+    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(limit));
   }
-  return entries;
+  return true;
+}
+
+// A word is banned as it stands and after a space: these are different tokens.
+ApiResult<void> ban_words(const GatewayContext& context, GenerationCall& call) {
+  for (const std::string& word : call.bad_words) {
+    for (const std::string& form : {word, " " + word}) {
+      auto tokens = context.model.tokenizer().tokenize(form, {.add_special = false});
+      if (!tokens) return tl::unexpected(to_api_error(tokens.error(), "bad_words"));
+      if (!tokens->empty()) call.sampling.banned_sequences.push_back(std::move(*tokens));
+    }
+  }
+  return {};
+}
+
+// What a choice of either kind takes over from the call. `prompt` is kept where it is a part of
+// the answer.
+ChoiceOptions choice_options(const GenerationCall& call, const std::vector<Token>& prompt,
+                             std::int32_t max_tokens) {
+  ChoiceOptions options;
+  options.prompt_tokens = static_cast<std::int32_t>(prompt.size());
+  options.max_tokens = max_tokens;
+  options.stops = call.stops;
+  options.include_stop = call.include_stop;
+  options.stop_tokens = call.sampling.stop_tokens;
+  options.keep_special = call.keep_special;
+  options.want_logprobs = call.sampling.num_logprobs >= 0;
+  options.want_prompt_logprobs = call.prompt_logprobs;
+  options.want_token_ids = call.return_token_ids;
+  options.tokens_as_ids = call.tokens_as_ids;
+  options.prompt_only = max_tokens == 0;
+  if (call.return_token_ids) options.prompt = prompt;
+  return options;
 }
 
 struct TokenizedPrompt {
@@ -102,13 +136,17 @@ ApiResult<TokenizedPrompt> tokenize_prompt(const GatewayContext& context,
   TokenizedPrompt result;
   if (auto* tokens = std::get_if<std::vector<Token>>(&prompt)) {
     result.tokens = std::move(*tokens);
+    (void)truncate(context, call.generation, result.tokens);
     if (call.echo) result.text = prompt_text(context, result.tokens);
   } else {
     result.text = std::move(std::get<std::string>(prompt));
     auto tokens_of_text = context.model.tokenizer().tokenize(
-        result.text, {.add_special = true, .parse_special = true});
+        result.text, {.add_special = call.add_special, .parse_special = true});
     if (!tokens_of_text) return tl::unexpected(to_api_error(tokens_of_text.error(), "prompt"));
     result.tokens = std::move(*tokens_of_text);
+    if (truncate(context, call.generation, result.tokens)) {
+      result.text = prompt_text(context, result.tokens);
+    }
   }
   const auto room = output_room(context, result.tokens.size(), "prompt");
   if (!room) return tl::unexpected(room.error());
@@ -131,6 +169,8 @@ ApiResult<GenerationJob> build_chat_job(const GatewayContext& context, ChatCall 
   auto chat = tokenize_chat(context, call.chat);
   if (!chat) return tl::unexpected(std::move(chat).error());
   GenerationCall& generation = call.generation;
+  (void)truncate(context, generation, chat->tokens);
+  if (auto ok = ban_words(context, generation); !ok) return tl::unexpected(ok.error());
   const auto room = output_room(context, chat->tokens.size(), "messages");
   if (!room) return tl::unexpected(room.error());
   const std::int32_t max_tokens = std::min(generation.max_tokens.value_or(*room), *room);
@@ -145,21 +185,24 @@ ApiResult<GenerationJob> build_chat_job(const GatewayContext& context, ChatCall 
   job.format = make_chat_format(format_options(context, generation));
   job.stream = generation.stream;
   job.n = generation.n;
-  std::vector<std::string> stops = generation.stops;
+  auto& stops = generation.stops;
   stops.insert(stops.end(), chat->prompt.extra_stops.begin(), chat->prompt.extra_stops.end());
   std::erase(stops, std::string());
   for (std::int32_t i = 0; i < generation.n; ++i) {
     job.requests.push_back(make_request(context, generation, chat->tokens, max_tokens, i));
-    ChoiceOptions options;
+    ChoiceOptions options = choice_options(generation, chat->tokens, max_tokens);
     options.index = i;
-    options.prompt_tokens = static_cast<std::int32_t>(chat->tokens.size());
-    options.max_tokens = max_tokens;
-    options.stops = stops;
     options.parser = context.model.chat().make_parser(chat->prompt);
-    options.keep_special = chat->prompt.keep_special;
-    options.want_logprobs = generation.sampling.num_logprobs >= 0;
+    options.keep_special |= chat->prompt.keep_special;
     job.choices.emplace_back(std::move(options), context.model.tokenizer());
   }
+  return job;
+}
+
+ApiResult<GenerationJob> build_messages_job(const GatewayContext& context, ChatCall call) {
+  auto format = make_messages_format(format_options(context, call.generation));
+  auto job = build_chat_job(context, std::move(call));
+  if (job) job->format = std::move(format);
   return job;
 }
 
@@ -177,42 +220,62 @@ ApiResult<GenerationJob> build_completion_job(const GatewayContext& context, Com
     if (!grammar) return tl::unexpected(to_api_error(grammar.error(), "response_format"));
     generation.sampling.grammar.gbnf = std::move(*grammar);
   }
+  if (auto ok = ban_words(context, generation); !ok) return tl::unexpected(ok.error());
   if (auto ok = check_sampling(context, generation.sampling, "grammar"); !ok) {
     return tl::unexpected(ok.error());
   }
-  const auto count = static_cast<std::int64_t>(call.prompts.size()) * generation.n;
+  const std::int32_t each = std::max(call.best_of, generation.n);
+  const bool want_logprobs = generation.sampling.num_logprobs >= 0;
+  if (each > generation.n && !want_logprobs) generation.sampling.num_logprobs = 0;
+  const auto count = static_cast<std::int64_t>(call.prompts.size()) * each;
   if (count > context.options.limits.max_requests) {
     return bad_request(
         fmt::format("{} prompts with n={} are {} generations, above the limit of {}",
-                    call.prompts.size(), generation.n, count, context.options.limits.max_requests),
+                    call.prompts.size(), each, count, context.options.limits.max_requests),
         "n");
   }
   GenerationJob job;
   job.format = make_completion_format(format_options(context, generation));
   job.stream = generation.stream;
-  job.n = generation.n;
+  job.n = each;
+  job.keep = generation.n;
   for (Prompt& item : call.prompts) {
     auto prompt = tokenize_prompt(context, call, item);
     if (!prompt) return tl::unexpected(std::move(prompt).error());
-    for (std::int32_t i = 0; i < generation.n; ++i) {
-      job.requests.push_back(
-          prompt->max_tokens == 0
-              ? nullptr
-              : make_request(context, generation, prompt->tokens, prompt->max_tokens, i));
-      ChoiceOptions options;
+    for (std::int32_t i = 0; i < each; ++i) {
+      // The prompt alone may be what is asked about: its log probabilities need a step.
+      const bool idle = prompt->max_tokens == 0 && generation.sampling.prompt_logprobs < 0;
+      job.requests.push_back(idle ? nullptr
+                                  : make_request(context, generation, prompt->tokens,
+                                                 std::max(1, prompt->max_tokens), i));
+      ChoiceOptions options = choice_options(generation, prompt->tokens, prompt->max_tokens);
       options.index = static_cast<std::int32_t>(job.choices.size());
-      options.prompt_tokens = static_cast<std::int32_t>(prompt->tokens.size());
-      options.max_tokens = prompt->max_tokens;
-      options.stops = generation.stops;
-      options.want_logprobs = generation.sampling.num_logprobs >= 0;
+      options.want_logprobs = want_logprobs;
       if (call.echo) {
         options.echo = prompt->text;
-        if (options.want_logprobs) options.echo_logprobs = prompt_logprobs(context, prompt->tokens);
+        if (options.want_logprobs) options.prompt = prompt->tokens;
       }
       job.choices.emplace_back(std::move(options), context.model.tokenizer());
     }
   }
   return job;
+}
+
+void keep_best(GenerationJob& job) {
+  if (job.keep == 0 || job.keep >= job.n) return;
+  std::vector<Choice> best;
+  for (auto first = job.choices.begin(); first != job.choices.end(); first += job.n) {
+    std::vector<Choice*> group;
+    for (auto choice = first; choice != first + job.n; ++choice) group.push_back(&*choice);
+    std::stable_sort(group.begin(), group.end(), [](const Choice* a, const Choice* b) {
+      return a->mean_logprob() > b->mean_logprob();
+    });
+    for (std::int32_t i = 0; i < job.keep; ++i) {
+      best.push_back(std::move(*group[static_cast<std::size_t>(i)]));
+      best.back().set_index(static_cast<std::int32_t>(best.size()) - 1);
+    }
+  }
+  job.choices.swap(best);
 }
 
 }  // namespace sluice

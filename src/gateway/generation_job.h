@@ -19,15 +19,21 @@ struct GenerationJob {
   std::vector<std::unique_ptr<Request>> requests;
   std::vector<Choice> choices;
   std::unique_ptr<ResponseFormat> format;
-  std::int32_t n = 1;  // choices a prompt
+  std::int32_t n = 1;     // choices a prompt
+  std::int32_t keep = 0;  // of these, the likeliest ones that are the answer; 0: all
   bool stream = false;
 };
 
 [[nodiscard]] ApiResult<GenerationJob> build_chat_job(const GatewayContext& context, ChatCall call);
+[[nodiscard]] ApiResult<GenerationJob> build_messages_job(const GatewayContext& context,
+                                                          ChatCall call);
 [[nodiscard]] ApiResult<GenerationJob> build_responses_job(const GatewayContext& context,
                                                            ResponsesCall call);
 [[nodiscard]] ApiResult<GenerationJob> build_completion_job(const GatewayContext& context,
                                                             CompletionCall call);
+
+// Drops all but the likeliest `keep` choices of each prompt, when all have ended.
+void keep_best(GenerationJob& job);
 
 // A chat as tokens, with what its parser needs.
 struct TokenizedChat {

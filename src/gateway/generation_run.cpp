@@ -79,7 +79,7 @@ Task<void> GenerationRun::run() {
   if (auto refused = submit_all()) {
     context_.telemetry.on_rejected(rejection_reason(refused->status));
     cancel_all();
-    const HttpResponse response = to_response(*refused);
+    const HttpResponse response = job_.format->refusal(*refused);
     co_await exchange_.respond(response);
     co_return;
   }
@@ -108,7 +108,7 @@ Task<void> GenerationRun::run() {
   apply(events_);
   if (error_) {
     cancel_all();
-    const HttpResponse response = to_response(*error_);
+    const HttpResponse response = job_.format->refusal(*error_);
     co_await exchange_.respond(response);
     co_return;
   }
@@ -156,12 +156,14 @@ Task<void> GenerationRun::answer_whole() {
   }
   if (error_) {
     cancel_all();
-    const HttpResponse response = to_response(*error_);
+    const HttpResponse response = job_.format->refusal(*error_);
     co_await exchange_.respond(response);
     co_return;
   }
   HttpResponse response;
-  response.body = job_.format->whole(job_.choices, usage());
+  const Usage used = usage();  // of all, also of those that are dropped
+  keep_best(job_);
+  response.body = job_.format->whole(job_.choices, used);
   co_await exchange_.respond(response);
 }
 
@@ -260,6 +262,11 @@ Usage GenerationRun::usage() const {
     if (i % static_cast<std::size_t>(job_.n) != 0) continue;  // a prompt counts once
     total.prompt_tokens += one.prompt_tokens;
     total.cached_tokens += one.cached_tokens;
+  }
+  const Progress& first = progress_.front();
+  if (first.first_token != TimePoint{}) {
+    total.prompt_time = first.first_token - first.arrival - first.queued;
+    total.output_time = first.last_token - first.first_token;
   }
   return total;
 }

@@ -85,7 +85,8 @@ TEST(Chat, AnswersWhole) {
       R"({"id":"chatcmpl-ID","object":"chat.completion","created":0,"model":"fake",)"
       R"("system_fingerprint":"b-sluice-0.1.0","choices":[{"index":0,"message":)"
       R"({"role":"assistant","content":"Hello","refusal":null,"annotations":[]},"logprobs":null,)"
-      R"("finish_reason":"stop"}],"usage":{"prompt_tokens":18,"completion_tokens":6,)"
+      R"("finish_reason":"stop"}],"prompt_logprobs":null,)"
+      R"("usage":{"prompt_tokens":18,"completion_tokens":6,)"
       R"("total_tokens":24,"prompt_tokens_details":{"cached_tokens":3}}})");
 }
 
@@ -108,8 +109,8 @@ TEST(Chat, StreamsTheseBytes) {
   };
   EXPECT_EQ(masked(response.body),
             chunk(R"({"role":"assistant","content":null})", "null") +
-                chunk(R"({"content":"H"})", "null") + chunk(R"({"content":"i"})", "null") +
-                chunk("{}", "\"length\"") + head +
+                chunk(R"({"content":"H"})", "null") + chunk(R"({"content":"i"})", "\"length\"") +
+                head +
                 R"(],"usage":{"prompt_tokens":18,"completion_tokens":2,"total_tokens":20,)"
                 R"("prompt_tokens_details":{"cached_tokens":0}}})"
                 "\n\ndata: [DONE]\n\n");
@@ -265,9 +266,10 @@ TEST(Completions, EchoAndLegacyLogprobs) {
   EXPECT_EQ(choice["text"], "abcd");
   EXPECT_EQ(choice["logprobs"]["tokens"], Json({"a", "b", "c", "d"}));
   EXPECT_EQ(choice["logprobs"]["text_offset"], Json({0, 1, 2, 3}));
-  EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json({nullptr, nullptr, -0.5, -0.5}));
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json({nullptr, -0.25, -0.5, -0.5}));
   const Json& top = choice["logprobs"]["top_logprobs"];
   EXPECT_TRUE(top[0].is_null());
+  EXPECT_EQ(top[1], Json({{"z", -0.125}, {"b", -0.25}}));
   EXPECT_EQ(top[2], Json({{"a", -0.5}, {"c", -0.5}})) << "the chosen token is always there";
   std::string streamed;
   for (const Json& event : events_of(bench.post(kText, body + R"(,"stream":true})").body)) {
@@ -278,6 +280,131 @@ TEST(Completions, EchoAndLegacyLogprobs) {
       Json::parse(bench.post(kText, R"({"prompt":"ab","echo":true,"max_tokens":0})").body);
   EXPECT_EQ(none["choices"][0]["text"], "ab");
   EXPECT_EQ(none["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(bench.serving.submitted().size(), 2U) << "nothing to compute for that";
+}
+
+TEST(Completions, AskedAboutThePromptAlone) {
+  Bench bench;
+  for (const char* stream : {"false", "true"}) {
+    const std::string body = fmt::format(
+        R"({{"prompt":"\u00e9b","echo":true,"logprobs":0,"max_tokens":0,"stream":{}}})", stream);
+    const Response response = bench.post(kText, body);
+    const Json json = *stream == 't' ? events_of(response.body)[0] : Json::parse(response.body);
+    const Json& choice = json["choices"][0];
+    EXPECT_EQ(choice["text"], "\u00e9b");
+    EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json({nullptr, -0.25, -0.25}));
+    EXPECT_EQ(choice["logprobs"]["text_offset"], Json({0, 1, 1})) << "in characters, not bytes";
+    EXPECT_EQ(choice["finish_reason"], "length");
+    if (*stream == 'f') {
+      EXPECT_EQ(json["usage"]["completion_tokens"], 0);
+    }
+  }
+}
+
+TEST(Completions, PromptLogprobsAreAFieldOfTheirOwn) {
+  Bench bench;
+  const std::string body = R"({"prompt":["ab","c"],"max_tokens":1,"prompt_logprobs":1})";
+  const Json json = Json::parse(bench.post(kText, body).body);
+  EXPECT_EQ(json["choices"][0]["prompt_logprobs"].dump(),
+            R"([null,{"98":{"logprob":-0.25,"rank":2,"decoded_token":"b"},)"
+            R"("122":{"logprob":-0.125,"rank":1,"decoded_token":"z"}}])");
+  EXPECT_EQ(json["choices"][1]["prompt_logprobs"].dump(), "[null]");
+  const Json chat = Json::parse(bench.post(kChat, chat_body(R"(,"prompt_logprobs":0)")).body);
+  EXPECT_EQ(chat["prompt_logprobs"].size(), chat["usage"]["prompt_tokens"]);
+  EXPECT_EQ(bench.post(kChat, chat_body(R"(,"prompt_logprobs":0,"stream":true)")).status, 400);
+}
+
+TEST(Completions, TokensOfPromptAndAnswer) {
+  Bench bench;
+  bench.serving.set_script({.reply = "cd"});
+  const std::string body =
+      R"({"prompt":[97,98,99,100],"max_tokens":2,"logprobs":1,"return_token_ids":true,)"
+      R"("return_tokens_as_token_ids":true,"truncate_prompt_tokens":3)";
+  const Json whole = Json::parse(bench.post(kText, body + "}").body)["choices"][0];
+  EXPECT_EQ(whole["prompt_token_ids"], Json({98, 99, 100})) << "the end of it is kept";
+  EXPECT_EQ(whole["token_ids"], Json({99, 100}));
+  EXPECT_EQ(whole["logprobs"]["tokens"], Json({"token_id:99", "token_id:100"}));
+  EXPECT_EQ(whole["logprobs"]["text_offset"], Json({0, 1}));
+  const auto events = events_of(bench.post(kText, body + R"(,"stream":true})").body);
+  EXPECT_EQ(events[0]["choices"][0]["prompt_token_ids"], whole["prompt_token_ids"]);
+  EXPECT_FALSE(events[1]["choices"][0].contains("prompt_token_ids"));
+  EXPECT_EQ(events[1]["choices"][0]["token_ids"], Json({100}));
+  const Json right =
+      Json::parse(bench.post(kText, body + R"(,"truncation_side":"right"})").body)["choices"][0];
+  EXPECT_EQ(right["prompt_token_ids"], Json({97, 98, 99}));
+}
+
+TEST(Completions, WhatEndedThem) {
+  Bench bench;
+  bench.serving.set_script({.reply = "one. two"});
+  const auto choice = [&](const std::string& more) {
+    return Json::parse(bench.post(kText, R"({"prompt":"a",)" + more + "}").body)["choices"][0];
+  };
+  const Json stopped = choice(R"("stop":[". "])");
+  EXPECT_EQ(stopped["text"], "one");
+  EXPECT_EQ(stopped["stop_reason"], ". ");
+  const Json included = choice(R"("stop":[". "],"include_stop_str_in_output":true)");
+  EXPECT_EQ(included["text"], "one. ");
+  const Json by_token = choice(R"("stop_token_ids":[256])");
+  EXPECT_EQ(by_token["stop_reason"], 256);
+  EXPECT_FALSE(choice(R"("max_tokens":3)").contains("stop_reason"));
+}
+
+TEST(Completions, WithoutALimitAreShort) {
+  Bench bench;
+  bench.serving.set_script({.endless = true});
+  EXPECT_EQ(Json::parse(bench.post(kText, R"({"prompt":"a"})").body)["usage"]["completion_tokens"],
+            16);
+}
+
+TEST(Completions, TheBestOfSeveral) {
+  Bench bench;
+  bench.serving.set_script([](const Request& request) {
+    return Script{.reply = request.sampling.seed % 2 == 0 ? "even" : "odds"};
+  });
+  const Json json = Json::parse(
+      bench.post(kText, R"({"prompt":["a","b"],"n":2,"best_of":5,"max_tokens":3})").body);
+  EXPECT_EQ(bench.serving.submitted().size(), 10U);
+  ASSERT_EQ(json["choices"].size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(json["choices"][i]["index"], i);
+  EXPECT_TRUE(json["choices"][0]["logprobs"].is_null()) << "they were for us";
+  EXPECT_EQ(json["usage"]["completion_tokens"], 30) << "what is dropped was generated";
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 2);
+  for (const char* more : {R"("n":3,"best_of":2)", R"("best_of":2,"stream":true)"}) {
+    EXPECT_EQ(bench.post(kText, fmt::format(R"({{"prompt":"a",{}}})", more)).status, 400);
+  }
+}
+
+TEST(Completions, TimingsOnRequest) {
+  Bench bench;
+  const std::string more = R"(,"max_tokens":4,"timings_per_token":true)";
+  const Json whole = Json::parse(bench.post(kChat, chat_body(more)).body)["timings"];
+  EXPECT_EQ(whole["prompt_n"], 18);
+  EXPECT_EQ(whole["predicted_n"], 4);
+  EXPECT_GT(whole["predicted_per_second"], 0);
+  const auto events = events_of(
+      bench
+          .post(kChat,
+                chat_body(more + R"(,"stream":true,"stream_options":{"include_usage":true})"))
+          .body);
+  EXPECT_TRUE(events.back().contains("timings"));
+  EXPECT_FALSE(events.front().contains("timings"));
+}
+
+TEST(Completions, BadWordsBecomeBannedTokens) {
+  Bench bench;
+  ASSERT_EQ(bench.post(kText, R"({"prompt":"a","bad_words":["no"]})").status, 200);
+  const auto& banned = bench.serving.submitted()[0].sampling.banned_sequences;
+  EXPECT_EQ(banned, (std::vector<std::vector<Token>>{{'n', 'o'}, {' ', 'n', 'o'}}));
+}
+
+TEST(Invocations, AreWhatTheirBodySays) {
+  Bench bench;
+  const Json chat = Json::parse(bench.post("/invocations", chat_body()).body);
+  EXPECT_EQ(chat["object"], "chat.completion");
+  const Json text = Json::parse(bench.post("/invocations", R"({"prompt":"a"})").body);
+  EXPECT_EQ(text["object"], "text_completion");
+  EXPECT_EQ(bench.post("/invocations", "7").status, 400);
 }
 
 TEST(Errors, BeforeTheFirstTokenBecomeTheStatus) {

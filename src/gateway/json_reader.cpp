@@ -102,6 +102,16 @@ void FieldReader::fail(std::string_view key, std::string_view what) {
   fail(std::move(error));
 }
 
+void FieldReader::fail_range(std::string_view key, bool above, const std::string& seen,
+                             const std::string& min, const std::string& max) {
+  ApiError error;
+  error.param = name(key);
+  error.message =
+      fmt::format("'{}' is {} but must be between {} and {}", error.param, seen, min, max);
+  error.code = above ? "less_than_equal" : "greater_than_equal";
+  fail(std::move(error));
+}
+
 void FieldReader::fail_incapable(std::string_view key, std::string_view what) {
   ApiError error;
   error.status = 404;
@@ -141,8 +151,7 @@ std::optional<double> FieldReader::number(std::string_view key, double min, doub
   }
   const double number = value->get<double>();
   if (!(number >= min && number <= max)) {
-    fail(key,
-         fmt::format("is {} but must be between {} and {}", shown(number), shown(min), shown(max)));
+    fail_range(key, number > max, shown(number), shown(min), shown(max));
     return std::nullopt;
   }
   return number;
@@ -152,8 +161,8 @@ std::optional<std::int64_t> FieldReader::integer(std::string_view key, std::int6
                                                  std::int64_t max) {
   const Json* value = find(key);
   if (!value) return std::nullopt;
-  const auto out_of_range = [&](const std::string& seen) {
-    fail(key, fmt::format("is {} but must be between {} and {}", seen, min, max));
+  const auto out_of_range = [&](bool above, const std::string& seen) {
+    fail_range(key, above, seen, std::to_string(min), std::to_string(max));
     return std::nullopt;
   };
   if (!value->is_number()) {
@@ -163,7 +172,7 @@ std::optional<std::int64_t> FieldReader::integer(std::string_view key, std::int6
   if (value->is_number_unsigned()) {
     const auto number = value->get<std::uint64_t>();
     if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      return out_of_range(std::to_string(number));
+      return out_of_range(true, std::to_string(number));
     }
   } else if (value->is_number_float()) {  // 8.0 is an integer, as in JSON schema
     const double number = value->get<double>();
@@ -171,10 +180,10 @@ std::optional<std::int64_t> FieldReader::integer(std::string_view key, std::int6
       fail(key, fmt::format("must be an integer, not {}", shown(number)));
       return std::nullopt;
     }
-    if (!(std::abs(number) < 9.0e18)) return out_of_range(shown(number));
+    if (!(std::abs(number) < 9.0e18)) return out_of_range(number > 0, shown(number));
   }
   const auto number = value->get<std::int64_t>();
-  if (number < min || number > max) return out_of_range(std::to_string(number));
+  if (number < min || number > max) return out_of_range(number > max, std::to_string(number));
   return number;
 }
 

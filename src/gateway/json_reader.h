@@ -51,6 +51,10 @@ class FieldReader final {
   [[nodiscard]] std::string name(std::string_view key) const;
 
  private:
+  // The code says which bound was meant, in the words of Python's clients (pydantic).
+  void fail_range(std::string_view key, bool above, const std::string& seen, const std::string& min,
+                  const std::string& max);
+
   const Json& object_;
   const std::string path_;
   std::optional<ApiError> error_;

@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-// "index.html", "style.css", "app.js"; empty: there is no such file.
+// "index.html", "style.css", "markdown.js", "app.js"; empty: there is no such file.
 [[nodiscard]] std::string_view page_file(std::string_view name);
 
 }  // namespace sluice

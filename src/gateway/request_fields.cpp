@@ -7,6 +7,9 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
+
+#include "model/regex_grammar.h"
 
 namespace sluice {
 
@@ -81,6 +84,80 @@ void read_logit_bias(FieldReader& fields, const ParseContext& context, SamplingP
     }
   } else {
     fields.fail("logit_bias", fmt::format("must be an object, not {}", bias->type_name()));
+  }
+}
+
+}  // namespace
+
+std::optional<Token> read_token(const Json& item, const ParseContext& context) {
+  if (!item.is_number_integer()) return std::nullopt;
+  if (item.is_number_unsigned() && item.get<std::uint64_t>() > INT32_MAX) return std::nullopt;
+  const auto token = item.get<std::int64_t>();
+  if (token < 0 || token >= context.vocabulary_size) return std::nullopt;
+  return static_cast<Token>(token);
+}
+
+std::optional<std::vector<Token>> read_token_list(FieldReader& fields, const ParseContext& context,
+                                                  std::string_view key, const Json& items) {
+  std::vector<Token> tokens;
+  tokens.reserve(items.size());
+  for (const Json& item : items) {
+    const auto token = read_token(item, context);
+    if (!token) {
+      fields.fail(key, fmt::format("has {}, which is not a token in [0, {})",
+                                   dump_json(item).substr(0, 40), context.vocabulary_size));
+      return std::nullopt;
+    }
+    tokens.push_back(*token);
+  }
+  return tokens;
+}
+
+namespace {
+
+// Lists of tokens, as vLLM has them.
+void read_token_limits(FieldReader& fields, const ParseContext& context, GenerationCall& call) {
+  SamplingParams& s = call.sampling;
+  const auto limit = static_cast<std::size_t>(context.limits.max_listed_tokens);
+  const auto read = [&](const char* key, std::vector<Token>& into) {
+    const Json* items = fields.array(key, limit);
+    if (!items) return;
+    if (auto tokens = read_token_list(fields, context, key, *items)) into = std::move(*tokens);
+  };
+  read("stop_token_ids", s.stop_tokens);
+  read("allowed_token_ids", s.allowed_tokens);
+  read("logprob_token_ids", s.logprob_tokens);
+  if (const Json* words = fields.array("bad_words", limit)) {
+    for (const Json& word : *words) {
+      if (!word.is_string() || word.get_ref<const std::string&>().empty() ||
+          word.get_ref<const std::string&>().size() > context.limits.max_stop_bytes) {
+        return fields.fail("bad_words", fmt::format("must be strings of 1 to {} bytes",
+                                                    context.limits.max_stop_bytes));
+      }
+      call.bad_words.push_back(word.get<std::string>());
+    }
+  }
+}
+
+// What is cut off a prompt, and what more is told of it and of the answer (vLLM's fields).
+void read_extras(FieldReader& fields, const ParseContext& context, GenerationCall& call) {
+  assign(call.include_stop, fields.boolean("include_stop_str_in_output"));
+  if (const auto skip = fields.boolean("skip_special_tokens")) call.keep_special = !*skip;
+  if (const auto keep = fields.integer("truncate_prompt_tokens", -1, kMaxInt32)) {
+    if (*keep == 0) return fields.fail("truncate_prompt_tokens", "must be at least 1, or -1");
+    call.truncate_prompt = static_cast<std::int32_t>(std::max<std::int64_t>(*keep, 0));
+  }
+  if (const auto side = fields.string("truncation_side")) {
+    if (*side != "left" && *side != "right") {
+      return fields.fail("truncation_side", "must be left or right");
+    }
+    call.truncate_right = *side == "right";
+  }
+  assign(call.return_token_ids, fields.boolean("return_token_ids"));
+  assign(call.tokens_as_ids, fields.boolean("return_tokens_as_token_ids"));
+  if (const auto n = fields.integer("prompt_logprobs", 0, context.limits.max_logprobs)) {
+    call.sampling.prompt_logprobs = static_cast<std::int32_t>(*n);
+    call.prompt_logprobs = true;
   }
 }
 
@@ -163,11 +240,14 @@ void read_generation(FieldReader& fields, const ParseContext& context, Generatio
   read_max_tokens(fields, call);
   call.n =
       static_cast<std::int32_t>(fields.integer("n", 1, context.limits.max_choices).value_or(1));
-  if (fields.integer("best_of", 0, 20).value_or(1) > call.n) {
-    fields.fail_incapable("best_of", "above 'n' is not supported");
-  }
+  assign(call.timings, fields.boolean("timings_per_token"));
   read_stops(fields, context, call.stops);
+  read_token_limits(fields, context, call);
+  read_extras(fields, context, call);
   read_streaming(fields, call);
+  if (call.stream && call.prompt_logprobs) {
+    fields.fail("prompt_logprobs", "is not available when 'stream' is true");
+  }
   assign(call.priority, fields.integer("priority", -kMostPriority, kMostPriority));
   if (const auto length = fields.integer("sluice_output_length", 1, kMaxInt32)) {
     if (!context.benchmark) {
@@ -255,16 +335,24 @@ void read_response_format(FieldReader& fields, const ParseContext& context,
   if (inner.failed()) fields.fail(inner.error());
 }
 
-// vLLM: structured_outputs.{json,choice,grammar}, and the older guided_*.
+// vLLM: structured_outputs.{json,json_object,choice,regex,grammar}, and the older guided_*.
 void read_structured(FieldReader& fields, const ParseContext& context, std::string_view prefix,
                      std::string& json_schema, std::string& grammar) {
   const auto key = [&](const char* name) { return std::string(prefix) + name; };
   if (fields.find(key("json"))) json_schema = read_schema(fields, context, key("json"));
+  if (fields.boolean(key("json_object")).value_or(false)) json_schema = R"({"type":"object"})";
   if (fields.find(key("choice"))) grammar = read_choice(fields, context, key("choice"));
   if (const auto text = fields.string(key("grammar"))) {
     grammar = limited(fields, context, key("grammar"), *text);
   }
-  if (fields.find(key("regex"))) fields.fail(key("regex"), "is not supported; use a grammar");
+  if (const auto regex = fields.string(key("regex"))) {
+    auto gbnf = regex_to_gbnf(limited(fields, context, key("regex"), *regex));
+    if (gbnf) {
+      grammar = std::move(*gbnf);
+    } else {
+      fields.fail(key("regex"), gbnf.error().message);
+    }
+  }
 }
 
 }  // namespace

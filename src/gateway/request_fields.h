@@ -12,6 +12,13 @@ void read_model(FieldReader& fields, const ParseContext& context);
 // else is wrong is more to the point.
 void require_model(FieldReader& fields, const ParseContext& context);
 
+// A token of the vocabulary, or a list of them; of `key` in the error.
+[[nodiscard]] std::optional<Token> read_token(const Json& item, const ParseContext& context);
+[[nodiscard]] std::optional<std::vector<Token>> read_token_list(FieldReader& fields,
+                                                                const ParseContext& context,
+                                                                std::string_view key,
+                                                                const Json& items);
+
 // Sampling, lengths, stops, streaming.
 void read_generation(FieldReader& fields, const ParseContext& context, GenerationCall& call);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -10,6 +11,8 @@
 namespace sluice {
 
 namespace {
+
+constexpr std::int32_t kDefaultCompletionTokens = 16;
 
 // Parses the body and runs `read` over its fields; the first error wins.
 template <class Call, class Read>
@@ -27,6 +30,18 @@ void require_some_tokens(FieldReader& fields, const GenerationCall& call) {
   if (call.max_tokens == 0) fields.fail("max_tokens", "must be at least 1");
 }
 
+void read_best_of(FieldReader& fields, const ParseContext& context, CompletionCall& call) {
+  const GenerationCall& generation = call.generation;
+  call.best_of = static_cast<std::int32_t>(
+      fields.integer("best_of", 1, context.limits.max_choices).value_or(generation.n));
+  if (call.best_of < generation.n) {
+    fields.fail("best_of", fmt::format("is {}, below n={}", call.best_of, generation.n));
+  }
+  if (call.best_of > generation.n && generation.stream) {
+    fields.fail("best_of", "above 'n' is not available when 'stream' is true");
+  }
+}
+
 void read_chat_logprobs(FieldReader& fields, const ParseContext& context, SamplingParams& s) {
   const bool wanted = fields.boolean("logprobs").value_or(false);
   const auto top = fields.integer("top_logprobs", 0, context.limits.max_logprobs);
@@ -34,30 +49,6 @@ void read_chat_logprobs(FieldReader& fields, const ParseContext& context, Sampli
     fields.fail("top_logprobs", "is allowed only when 'logprobs' is true");
   }
   if (wanted) s.num_logprobs = static_cast<std::int32_t>(top.value_or(0));
-}
-
-std::optional<Token> read_token(const Json& item, const ParseContext& context) {
-  if (!item.is_number_integer()) return std::nullopt;
-  if (item.is_number_unsigned() && item.get<std::uint64_t>() > INT32_MAX) return std::nullopt;
-  const auto token = item.get<std::int64_t>();
-  if (token < 0 || token >= context.vocabulary_size) return std::nullopt;
-  return static_cast<Token>(token);
-}
-
-std::optional<std::vector<Token>> read_token_list(FieldReader& fields, const ParseContext& context,
-                                                  std::string_view key, const Json& items) {
-  std::vector<Token> tokens;
-  tokens.reserve(items.size());
-  for (const Json& item : items) {
-    const auto token = read_token(item, context);
-    if (!token) {
-      fields.fail(key, fmt::format("has {}, which is not a token in [0, {})",
-                                   dump_json(item).substr(0, 40), context.vocabulary_size));
-      return std::nullopt;
-    }
-    tokens.push_back(*token);
-  }
-  return tokens;
 }
 
 void add_prompt(FieldReader& fields, const ParseContext& context, const std::string& key,
@@ -114,6 +105,16 @@ ApiResult<CompletionCall> parse_completion(std::string_view body, const ParseCon
       sampling.num_logprobs = static_cast<std::int32_t>(*n);
     }
     call.echo = fields.boolean("echo").value_or(false);
+    if (call.echo && sampling.num_logprobs >= 0) {
+      sampling.prompt_logprobs = std::max(sampling.prompt_logprobs, sampling.num_logprobs);
+    }
+    read_best_of(fields, context, call);
+    call.add_special = fields.boolean("add_special_tokens").value_or(true);
+    // As OpenAI has it; a chat without a limit goes on to the end of its turn.
+    const bool limited = fields.find("n_predict") || fields.find("max_tokens");
+    if (!limited && sampling.forced_length == 0) {
+      call.generation.max_tokens = kDefaultCompletionTokens;
+    }
     read_constraint(fields, context, call.json_schema, sampling.grammar.gbnf);
     check_unused(fields);
     require_model(fields, context);

@@ -38,6 +38,15 @@ struct GenerationCall {
   std::optional<std::int32_t> max_tokens;  // absent: as many as fit; 0 only for completions
   std::int32_t n = 1;
   std::vector<std::string> stops;
+  std::vector<std::string> bad_words;           // never in the output
+  bool include_stop = false;                    // a stop string is part of the answer
+  bool keep_special = false;                    // so is the text of control tokens
+  std::optional<std::int32_t> truncate_prompt;  // to that many tokens; 0: to what fits
+  bool truncate_right = false;                  // keep the beginning, not the end
+  bool return_token_ids = false;
+  bool tokens_as_ids = false;    // "token_id:7" in log probabilities
+  bool prompt_logprobs = false;  // as a field of their own
+  bool timings = false;          // with the usage, as llama.cpp has them
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;  // usage in every chunk (vLLM)
@@ -71,7 +80,9 @@ struct CompletionCall {
   GenerationCall generation;
   std::vector<Prompt> prompts;  // at least one
   bool echo = false;
-  std::string json_schema;  // the text must match it; empty: free
+  std::int32_t best_of = 0;  // generations a prompt, of which the n likeliest are the answer
+  bool add_special = true;   // the model's begin-of-sequence token in front of a text
+  std::string json_schema;   // the text must match it; empty: free
 };
 
 struct TokenizeCall {
@@ -88,6 +99,11 @@ struct TokenizeCall {
 // OpenAI's Responses, as far as it can be said as a chat.
 [[nodiscard]] ApiResult<ResponsesCall> parse_responses(std::string_view body,
                                                        const ParseContext& context);
+// Anthropic's Messages as a chat; and the conversation alone, to be counted.
+[[nodiscard]] ApiResult<ChatCall> parse_messages(std::string_view body,
+                                                 const ParseContext& context);
+[[nodiscard]] ApiResult<ChatRequest> parse_messages_conversation(std::string_view body,
+                                                                 const ParseContext& context);
 [[nodiscard]] ApiResult<TokenizeCall> parse_tokenize(std::string_view body,
                                                      const ParseContext& context);
 [[nodiscard]] ApiResult<std::vector<Token>> parse_detokenize(std::string_view body,

@@ -60,7 +60,6 @@ const Bad kShared[] = {
     {R"(,"n":129)", "n", "between 1 and 128"},
     {R"(,"n":18446744073709551615)", "n", "between 1 and 128"},
     {R"(,"n":1e30)", "n", "between 1 and 128"},
-    {R"(,"best_of":2)", "best_of", "not supported", 404},
     {R"(,"max_tokens":-2)", "max_tokens", "between -1 and 2147483647"},
     {R"(,"max_tokens":3000000000)", "max_tokens", "between -1 and 2147483647"},
     {R"(,"max_tokens":5,"min_tokens":6)", "min_tokens", "above max_tokens 5"},
@@ -89,7 +88,15 @@ const Bad kShared[] = {
     {R"(,"grammar":7)", "grammar", "must be a string"},
     {R"(,"grammar":"root ::= \"a\"","response_format":{"type":"json_object"})", "grammar",
      "cannot both"},
-    {R"(,"guided_regex":"a+")", "guided_regex", "not supported"},
+    {R"(,"guided_regex":"[a")", "guided_regex", "without its ]"},
+    {R"(,"structured_outputs":{"regex":{}})", "structured_outputs.regex", "must be a string"},
+    {R"(,"stop_token_ids":[100])", "stop_token_ids", "not a token in [0, 100)"},
+    {R"(,"allowed_token_ids":7)", "allowed_token_ids", "must be an array"},
+    {R"(,"bad_words":[""])", "bad_words", "1 to 1024 bytes"},
+    {R"(,"prompt_logprobs":-1)", "prompt_logprobs", "between 0 and 20"},
+    {R"(,"prompt_logprobs":1,"stream":true)", "prompt_logprobs", "'stream' is true"},
+    {R"(,"truncate_prompt_tokens":0)", "truncate_prompt_tokens", "at least 1, or -1"},
+    {R"(,"truncation_side":"top")", "truncation_side", "left or right"},
     {R"(,"user":7)", "user", "must be a string"},
     {R"(,"metadata":"x")", "metadata", "must be an object"},
     {R"(,"suffix":"x")", "suffix", "not supported", 404},
@@ -280,6 +287,46 @@ TEST(RequestParser, ReadsAllOfAChat) {
   EXPECT_NE(call->chat.tools_json.find(R"("parameters":{"b":1,"a":2})"), std::string::npos)
       << "a schema keeps its order";
   EXPECT_FALSE(call->chat.enable_thinking);
+}
+
+TEST(RequestParser, ReadsWhatVllmHasBeyondOpenAi) {
+  const auto call = parse_completion(
+      text(R"(,"model":"m","stop_token_ids":[5],"allowed_token_ids":[6,7],"logprob_token_ids":[8],)"
+           R"("bad_words":["x"],"include_stop_str_in_output":true,"skip_special_tokens":false,)"
+           R"("prompt_logprobs":2,"truncate_prompt_tokens":-1,"truncation_side":"right",)"
+           R"("guided_regex":"a+","add_special_tokens":false)"),
+      kContext);
+  ASSERT_TRUE(call) << call.error().message;
+  const GenerationCall& g = call->generation;
+  EXPECT_EQ(g.sampling.stop_tokens, std::vector<Token>{5});
+  EXPECT_EQ(g.sampling.allowed_tokens, (std::vector<Token>{6, 7}));
+  EXPECT_EQ(g.sampling.logprob_tokens, std::vector<Token>{8});
+  EXPECT_EQ(g.sampling.prompt_logprobs, 2);
+  EXPECT_EQ(g.sampling.grammar.gbnf, R"(root ::= "a"+)");
+  EXPECT_EQ(g.bad_words, std::vector<std::string>{"x"});
+  EXPECT_TRUE(g.include_stop && g.keep_special && g.truncate_right && g.prompt_logprobs);
+  EXPECT_EQ(g.truncate_prompt, 0);
+  EXPECT_EQ(g.max_tokens, 16);
+  EXPECT_FALSE(call->add_special);
+}
+
+TEST(RequestParser, RangeErrorsSayWhichBound) {
+  const auto code = [](const std::string& more) {
+    return parse_chat(chat(more), kContext).error().code;
+  };
+  EXPECT_EQ(code(R"(,"seed":9223372036854775808)"), "less_than_equal");
+  EXPECT_EQ(code(R"(,"seed":-9223372036854775809)"), "greater_than_equal");
+  EXPECT_EQ(code(R"(,"temperature":3)"), "less_than_equal");
+  EXPECT_EQ(code(R"(,"temperature":-3)"), "greater_than_equal");
+}
+
+TEST(RequestParser, TheLastMessageIsContinuedOnRequest) {
+  const auto call = parse_chat(chat(R"(,"continue_final_message":true)"), kContext);
+  ASSERT_TRUE(call) << call.error().message;
+  EXPECT_TRUE(call->chat.continue_final);
+  EXPECT_FALSE(call->chat.add_generation_prompt);
+  EXPECT_FALSE(
+      parse_chat(chat(R"(,"continue_final_message":true,"add_generation_prompt":true)"), kContext));
 }
 
 TEST(RequestParser, ResponsesBecomeAChat) {

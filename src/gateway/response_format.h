@@ -1,4 +1,4 @@
-// How an answer is written: the three dialects of OpenAI's API behind one port.
+// How an answer is written: the dialects of OpenAI's API, and Anthropic's, behind one port.
 //
 // A format appends to `out`: whole server-sent events for a stream, or one JSON
 // text. It holds no generation state beyond what its dialect needs (numbering).
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/time.h"
 #include "gateway/api_error.h"
 #include "gateway/choice.h"
 #include "gateway/json_writer.h"
@@ -21,6 +22,8 @@ struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;
   std::int64_t completion_tokens = 0;
+  Duration prompt_time{};  // of the first choice: to its first token, without the queue
+  Duration output_time{};  // from its first to its last token
 };
 
 struct FormatOptions {
@@ -28,6 +31,7 @@ struct FormatOptions {
   std::string fingerprint;
   bool include_usage = false;
   bool continuous_usage = false;
+  bool timings = false;
 };
 
 class ResponseFormat {
@@ -37,19 +41,33 @@ class ResponseFormat {
   virtual void progress(const Choice& choice, const Increment& increment, std::string& out) = 0;
   virtual void end(std::span<const Choice> choices, const Usage& usage, std::string& out) = 0;
   virtual void error(const ApiError& error, std::string& out) = 0;
+  // Instead of an answer, before anything was sent.
+  [[nodiscard]] virtual HttpResponse refusal(const ApiError& error) const {
+    return to_response(error);
+  }
   [[nodiscard]] virtual std::string whole(std::span<const Choice> choices, const Usage& usage) = 0;
 };
 
 [[nodiscard]] std::unique_ptr<ResponseFormat> make_chat_format(FormatOptions options);
 [[nodiscard]] std::unique_ptr<ResponseFormat> make_completion_format(FormatOptions options);
+[[nodiscard]] std::unique_ptr<ResponseFormat> make_messages_format(FormatOptions options);
 [[nodiscard]] std::unique_ptr<ResponseFormat> make_responses_format(FormatOptions options,
                                                                     const ResponsesCall& call);
+
+// An error as Anthropic's clients read it.
+[[nodiscard]] HttpResponse messages_error(const ApiError& error);
 
 // Shared by the dialects.
 [[nodiscard]] std::string make_id(std::string_view prefix);
 [[nodiscard]] std::int64_t unix_time();
 void write_usage(JsonWriter& json, const Usage& usage);
+// llama.cpp's: counts, milliseconds and rates.
+void write_timings(JsonWriter& json, const Usage& usage);
 void write_sse(std::string& out, std::string_view json);
 [[nodiscard]] Usage usage_of(const Choice& choice);
+// vLLM's fields, where they are asked for.
+void write_tokens(JsonWriter& json, std::string_view key, std::span<const Token> tokens);
+void write_stop_reason(JsonWriter& json, const Choice& choice);
+void write_prompt_logprobs(JsonWriter& json, const Choice& choice);
 
 }  // namespace sluice

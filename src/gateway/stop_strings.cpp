@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-StopStrings::StopStrings(const std::vector<std::string>& stops) {
+StopStrings::StopStrings(const std::vector<std::string>& stops, bool include) : include_(include) {
   for (const std::string& stop : stops) {
     Automaton a{stop, std::vector<std::size_t>(stop.size(), 0), 0};
     for (std::size_t i = 1, k = 0; i < stop.size(); ++i) {
@@ -36,7 +36,8 @@ std::string StopStrings::push(std::string_view text) {
     }
     if (matched > 0) {
       stopped_ = true;
-      held_.resize(held_.size() - matched);
+      matched_ = held_.substr(held_.size() - matched);
+      if (!include_) held_.resize(held_.size() - matched);
       return std::exchange(held_, {});
     }
   }

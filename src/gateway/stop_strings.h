@@ -15,14 +15,16 @@ namespace sluice {
 
 class StopStrings final {
  public:
-  explicit StopStrings(const std::vector<std::string>& stops);  // none of them empty
+  // None of them is empty. `include`: the one that ends the text is shown.
+  explicit StopStrings(const std::vector<std::string>& stops, bool include = false);
 
   // The text that may be shown now. After a match: what lay before the stop
-  // string, and nothing more ever.
+  // string (and that itself, if it is included), and nothing more ever.
   [[nodiscard]] std::string push(std::string_view text);
   // What was held back and turned out not to be a stop string.
   [[nodiscard]] std::string finish();
   [[nodiscard]] bool stopped() const { return stopped_; }
+  [[nodiscard]] const std::string& matched() const { return matched_; }  // empty: none yet
 
  private:
   struct Automaton {
@@ -32,7 +34,9 @@ class StopStrings final {
   };
 
   std::vector<Automaton> automata_;
+  const bool include_;
   std::string held_;
+  std::string matched_;
   bool stopped_ = false;
 };
 

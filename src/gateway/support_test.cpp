@@ -200,6 +200,13 @@ TokenEvent FakeServing::next_event(Sequence& s) const {
     event.error = s.script.fail;
     return event;
   }
+  if (s.generated == 0 && s.request.sampling.prompt_logprobs >= 0) {
+    for (std::size_t i = 1; i < s.request.prompt.size(); ++i) {
+      ScoredToken score{s.request.prompt[i], -0.25F, 2, {}};
+      if (s.request.sampling.prompt_logprobs > 0) score.top.push_back({'z', -0.125F});
+      event.prompt_scores.push_back(std::move(score));
+    }
+  }
   const std::string& reply = s.script.reply;
   const auto at = static_cast<std::size_t>(s.generated);
   event.has_token = true;

@@ -131,6 +131,17 @@ HttpResponse count_tokens(const GatewayContext& context, const HttpRequest& requ
   return response;
 }
 
+HttpResponse count_message_tokens(const GatewayContext& context, const HttpRequest& request) {
+  auto chat = parse_messages_conversation(request.body, context.parse);
+  if (!chat) return messages_error(chat.error());
+  auto tokenized = tokenize_chat(context, *chat);
+  if (!tokenized) return messages_error(tokenized.error());
+  HttpResponse response;
+  JsonWriter json(response.body);
+  json.begin_object().member("input_tokens", tokenized->tokens.size()).end_object();
+  return response;
+}
+
 }  // namespace
 
 void add_text_routes(Router& router, GatewayContext& context) {
@@ -149,6 +160,7 @@ void add_text_routes(Router& router, GatewayContext& context) {
   add("POST", "/detokenize", detokenize);
   add("POST", "/apply-template", apply_template);
   add("POST", "/chat/completions/input_tokens", count_tokens);
+  add("POST", "/messages/count_tokens", count_message_tokens);
 }
 
 }  // namespace sluice

@@ -24,6 +24,7 @@ struct AdmissionRequest {
   std::int32_t generated = 0;     // of `tokens`, those that were generated before a restart
   std::int32_t decode_cap = 0;    // most tokens still to be generated
   std::int32_t priority = 0;
+  bool reuse_prefix = true;  // false: all of it is to be computed
   // KV of tokens [0, restored_tokens) is kept elsewhere: after the admission the
   // caller copies what was not cached into the table and says written().
   std::int32_t restored_tokens = 0;

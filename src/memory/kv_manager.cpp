@@ -148,7 +148,7 @@ tl::expected<Admission, Refusal> KvManager::Impl::admit(const AdmissionRequest& 
                                                         const LengthForecast& forecast) {
   CHECK(!request.tokens.empty());
   CHECK_LT(request.restored_tokens, static_cast<std::int32_t>(request.tokens.size()));
-  PrefixMatch found = match(request.tokens);
+  PrefixMatch found = request.reuse_prefix ? match(request.tokens) : PrefixMatch{};
   const auto whole_blocks_only = [&found] {
     found.partial.reset();
     found.partial_tokens = 0;

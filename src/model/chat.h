@@ -25,6 +25,7 @@ struct ChatRequest {
   std::string grammar;               // GBNF; empty: none
   std::string template_kwargs_json;  // extra variables of the template; empty: none
   bool add_generation_prompt = true;
+  bool continue_final = false;  // the answer goes on with the last message, an assistant's
   bool enable_thinking = true;
 };
 

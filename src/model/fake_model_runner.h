@@ -100,6 +100,10 @@ class FakeModelRunner final : public ModelRunner {
       output.duration += rows.tokens.size() == 1
                              ? options_.per_decode_row
                              : options_.per_prefill_token * static_cast<int>(rows.tokens.size());
+      if (!rows.targets.empty()) {
+        output.scored.resize(input.rows.size());
+        score(rows, output.scored[output.sampled.size()]);
+      }
       output.sampled.push_back(rows.sampler ? draw(rows) : SampledToken{.token = -1});
     }
     if (clock_) clock_->advance(output.duration);
@@ -113,6 +117,13 @@ class FakeModelRunner final : public ModelRunner {
   }
   void fail_next_step() { fail_next_ = true; }
   [[nodiscard]] std::int64_t steps() const { return steps_; }
+
+  // The rank that a token gets in position p of a sequence, from what its KV holds.
+  [[nodiscard]] static std::int32_t expected_rank(std::span<const Token> tokens, std::size_t p) {
+    std::uint64_t hash = kSeed;
+    for (std::size_t i = 0; i < p; ++i) hash = mix(hash, tokens[i]);
+    return static_cast<std::int32_t>(hash % 1000);
+  }
 
   // What a prompt's greedy continuation is, whatever the batch and the memory.
   [[nodiscard]] std::vector<Token> expected_output(std::vector<Token> prompt,
@@ -158,6 +169,17 @@ class FakeModelRunner final : public ModelRunner {
   void write(const StepRows& rows) {
     for (std::size_t i = 0; i < rows.tokens.size(); ++i) {
       at(rows, rows.position + static_cast<std::int32_t>(i)) = rows.tokens[i];
+    }
+  }
+  void score(const StepRows& rows, std::vector<ScoredToken>& scores) {
+    std::uint64_t hash = kSeed;
+    for (std::int32_t p = 0; p < rows.position; ++p) hash = mix(hash, at(rows, p));
+    for (std::size_t i = 0; i < rows.targets.size(); ++i) {
+      hash = mix(hash, at(rows, rows.position + static_cast<std::int32_t>(i)));
+      scores.push_back({.token = rows.targets[i],
+                        .logprob = -1.0F,
+                        .rank = static_cast<std::int32_t>(hash % 1000),
+                        .top = {}});
     }
   }
   SampledToken draw(const StepRows& rows) {

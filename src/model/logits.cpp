@@ -144,4 +144,12 @@ double exp_sum(std::span<const float> logits, float max, float scale, std::vecto
   return total;
 }
 
+float log_sum_exp(std::span<const float> logits) {
+  const Token best = argmax(logits);
+  if (best < 0) return -kInfinity;
+  const float max = logits[static_cast<std::size_t>(best)];
+  if (max == kInfinity) return max;
+  return max + static_cast<float>(std::log(exp_sum(logits, max, 1.0F)));
+}
+
 }  // namespace sluice

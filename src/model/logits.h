@@ -33,6 +33,10 @@ inline constexpr std::size_t kExpBlock = 256;
 [[nodiscard]] double exp_sum(std::span<const float> logits, float max, float scale,
                              std::vector<float>* blocks = nullptr);
 
+// log of the sum of exp(logit): a logit minus this is a log probability.
+// -infinity: nothing is possible.
+[[nodiscard]] float log_sum_exp(std::span<const float> logits);
+
 // exp(x) for x <= 0, relative error below 2e-6 for x > -20; 0 below -87.
 [[nodiscard]] float fast_exp(float x);
 

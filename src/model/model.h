@@ -21,6 +21,7 @@ namespace sluice {
 
 struct ModelOptions {
   std::string path;                         // a .gguf file
+  std::string chat_template;                // Jinja; empty: the file's own
   bool repack = true;                       // use faster weight layouts where ggml has them
   std::function<void(double)> on_progress;  // 0..1 while loading; may be empty
 };
@@ -28,7 +29,7 @@ struct ModelOptions {
 struct RunnerOptions {
   std::int32_t num_threads = 1;
   std::int32_t max_step_tokens = 512;   // most rows in one step
-  std::int32_t max_step_outputs = 256;  // most sampled rows in one step
+  std::int32_t max_step_outputs = 256;  // most rows of logits in one step: drawn from or scored by
   std::int32_t max_context = 4096;      // longest sequence, tokens
 };
 

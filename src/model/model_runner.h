@@ -21,6 +21,10 @@ struct StepRows {
   std::int32_t position = 0;
   std::span<const BlockId> blocks;  // covers position + tokens.size() tokens
   Sampler* sampler = nullptr;       // draws after the last token; null: no logits wanted
+  // Tokens to be scored: targets[i] by what follows tokens[i]. Not more of them than
+  // tokens, nor than tokens before the last one where that is drawn after.
+  std::span<const Token> targets;
+  std::int32_t num_top = 0;  // alternatives listed with each of them
 };
 
 // Copies the first `num_tokens` tokens of a block, before the pass (a prefix
@@ -41,6 +45,8 @@ struct StepOutput {
   // One for each of StepInput::rows, in order; without a sampler it is empty
   // (token -1). A sampler's failure ends its own sequence only.
   std::vector<Result<SampledToken>> sampled;
+  // One for each of StepInput::rows, in order: its targets; or empty if no row has any.
+  std::vector<std::vector<ScoredToken>> scored;
   Duration duration{};  // of the whole step, as the device spent it
 };
 

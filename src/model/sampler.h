@@ -1,6 +1,7 @@
 // Draws tokens for one sequence.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -14,6 +15,14 @@ namespace sluice {
 struct TokenLogprob {
   Token token = 0;
   float logprob = 0.0F;
+};
+
+// What the model thought of a token that it was given.
+struct ScoredToken {
+  Token token = 0;
+  float logprob = 0.0F;           // of the raw distribution
+  std::int32_t rank = 1;          // 1: none was likelier
+  std::vector<TokenLogprob> top;  // best first
 };
 
 struct SampledToken {

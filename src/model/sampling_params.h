@@ -40,7 +40,12 @@ struct SamplingParams {
   // Benchmarks: the generation ends after exactly so many tokens, neither earlier
   // nor later; 0: when the model ends it. The sampler alone acts on it.
   std::int32_t forced_length = 0;
-  std::int32_t num_logprobs = -1;  // -1: none; 0: of the chosen token; n: and the n best
+  std::vector<Token> stop_tokens;                    // end the generation as the model's own do
+  std::vector<Token> allowed_tokens;                 // nothing else is drawn; empty: any
+  std::vector<std::vector<Token>> banned_sequences;  // never drawn, whole, in the output
+  std::int32_t num_logprobs = -1;     // -1: none; 0: of the chosen token; n: and the n best
+  std::vector<Token> logprob_tokens;  // listed in place of the n best; empty: the n best
+  std::int32_t prompt_logprobs = -1;  // of the prompt's tokens, as num_logprobs
   GrammarSpec grammar;
 };
 

@@ -116,9 +116,12 @@ class TokenSampler final : public Sampler {
     TRY(const Token token, choose(logits));
     history_.add(token);
     ++generated_;
+    if (!params_.banned_sequences.empty()) output_.push_back(token);
     SampledToken sampled;
     sampled.token = token;
-    sampled.end_of_generation = model_.tokenizer->is_end_of_generation(token);
+    sampled.end_of_generation = model_.tokenizer->is_end_of_generation(token) ||
+                                std::find(params_.stop_tokens.begin(), params_.stop_tokens.end(),
+                                          token) != params_.stop_tokens.end();
     if (params_.num_logprobs >= 0) add_logprobs(sampled);
     return sampled;
   }
@@ -140,9 +143,34 @@ class TokenSampler final : public Sampler {
     }
     history_.apply(logits);
     const std::int32_t least = std::max(params_.min_tokens, params_.forced_length);
+    const auto ban = [logits](Token token) {
+      logits[static_cast<std::size_t>(token)] = kImpossible;
+    };
     if (params_.ignore_eos || generated_ < least) {
-      for (const Token token : ends_) logits[static_cast<std::size_t>(token)] = kImpossible;
+      for (const Token token : ends_) ban(token);
     }
+    if (generated_ < least) {
+      for (const Token token : params_.stop_tokens) ban(token);
+    }
+    for (const std::vector<Token>& sequence : params_.banned_sequences) {
+      const std::size_t before = sequence.size() - 1;
+      if (before <= output_.size() &&
+          std::equal(sequence.begin(), sequence.end() - 1, output_.end() - offset(before))) {
+        ban(sequence.back());
+      }
+    }
+    if (!params_.allowed_tokens.empty()) allow_only(logits);
+  }
+
+  static std::ptrdiff_t offset(std::size_t n) { return static_cast<std::ptrdiff_t>(n); }
+
+  void allow_only(std::span<float> logits) {
+    candidates_.clear();
+    for (const Token token : params_.allowed_tokens) {
+      candidates_.push_back({token, logits[static_cast<std::size_t>(token)]});
+    }
+    std::fill(logits.begin(), logits.end(), kImpossible);
+    for (const auto& [token, logit] : candidates_) logits[static_cast<std::size_t>(token)] = logit;
   }
 
   Result<Token> choose(std::span<float> logits) {
@@ -263,14 +291,14 @@ class TokenSampler final : public Sampler {
   }
 
   void add_logprobs(SampledToken& sampled) const {
-    const Token best = argmax(raw_);
-    if (best < 0) return;
-    const float max = raw_[static_cast<std::size_t>(best)];
-    const auto log_total = static_cast<float>(std::log(exp_sum(raw_, max, 1.0F)));
-    sampled.logprob = raw_[static_cast<std::size_t>(sampled.token)] - max - log_total;
+    const float total = log_sum_exp(raw_);
+    const auto logprob = [&](Token token) { return raw_[static_cast<std::size_t>(token)] - total; };
+    sampled.logprob = logprob(sampled.token);
+    for (const Token token : params_.logprob_tokens) sampled.top.push_back({token, logprob(token)});
+    if (!params_.logprob_tokens.empty()) return;
     for (const auto& [value, token] :
          best_of(raw_, static_cast<std::size_t>(params_.num_logprobs))) {
-      sampled.top.push_back({token, value - max - log_total});
+      sampled.top.push_back({token, value - total});
     }
   }
 
@@ -281,6 +309,7 @@ class TokenSampler final : public Sampler {
   Rng rng_;
   std::optional<GrammarGate> grammar_;
   std::int32_t generated_ = 0;
+  std::vector<Token> output_;  // what was drawn, where sequences are banned
   std::vector<float> raw_;
   std::vector<float> blocks_;
   std::vector<Candidate> candidates_;
@@ -334,11 +363,28 @@ class TokenSamplerFactory final : public SamplerFactory {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("{} logprobs; the limit is {}", params.num_logprobs, kMaxLogprobs));
     }
+    TRY_STATUS(check_tokens(params));
     for (const auto& [token, bias] : params.logit_bias) {
       if (!known(token) || std::isnan(bias)) {
         return fail(ErrorCode::kInvalidArgument,
                     fmt::format("logit_bias of token {} by {}: the vocabulary has {} tokens", token,
                                 bias, model_.tokenizer->vocabulary_size()));
+      }
+    }
+    return {};
+  }
+
+  Status check_tokens(const SamplingParams& params) const {
+    for (const auto* list : {&params.stop_tokens, &params.allowed_tokens, &params.logprob_tokens}) {
+      if (!std::all_of(list->begin(), list->end(), [this](Token token) { return known(token); })) {
+        return fail(ErrorCode::kInvalidArgument,
+                    fmt::format("a list has a token that is not in the vocabulary of {}",
+                                model_.tokenizer->vocabulary_size()));
+      }
+    }
+    for (const std::vector<Token>& sequence : params.banned_sequences) {
+      if (sequence.empty() || !known(sequence.back())) {
+        return fail(ErrorCode::kInvalidArgument, "a banned text is no token of this model");
       }
     }
     return {};

@@ -1,7 +1,7 @@
 // The Sampler of every model: needs no more of one than its Tokenizer.
 //
-// A token is drawn in this order: logit bias and bans; repetition, presence and
-// frequency penalties; the grammar; temperature; top-k, typical, top-p, min-p.
+// A token is drawn in this order: logit bias; repetition, presence and frequency
+// penalties; bans; the grammar; temperature; top-k, typical, top-p, min-p.
 // The grammar is asked about the token that was drawn first, and only if it says
 // no is its mask applied and the token drawn again: for equal text distributions
 // a step mostly costs one look-up.

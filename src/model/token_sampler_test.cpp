@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/rng.h"
+#include "model/token_scores.h"
 
 namespace sluice {
 namespace {
@@ -504,6 +505,88 @@ TEST(TokenSampler, LongSleepCostsNoMore) {
   auto sampler = f.make(params);
   for (int i = 0; i < 3000; ++i) EXPECT_EQ(follow(f, *sampler, "ab"), "ab");
   EXPECT_EQ(follow(f, *sampler, "callb"), "callx");
+}
+
+TEST(TokenSampler, DrawsOnlyWhatIsAllowed) {
+  const Fixture f;
+  SamplingParams params;
+  params.allowed_tokens = {letter('q'), letter('d')};
+  const auto sampler = f.make(params);
+  std::set<Token> seen;
+  for (int i = 0; i < 200; ++i) seen.insert(drawn(*sampler, f.flat()));
+  EXPECT_EQ(seen, (std::set<Token>{letter('d'), letter('q')}));
+}
+
+TEST(TokenSampler, EndsWithAStopTokenButNotBeforeTheLeastNumberOfTokens) {
+  const Fixture f;
+  SamplingParams params = greedy();
+  params.stop_tokens = {letter('a')};
+  params.min_tokens = 1;
+  const auto sampler = f.make(params);
+  std::vector<float> logits = f.falling();
+  auto first = sampler->sample(logits);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->token, letter('b'));
+  EXPECT_FALSE(first->end_of_generation);
+  logits = f.falling();
+  auto second = sampler->sample(logits);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->token, letter('a'));
+  EXPECT_TRUE(second->end_of_generation);
+}
+
+TEST(TokenSampler, BansSequencesButNotTheirBeginnings) {
+  const Fixture f;
+  SamplingParams params = greedy();
+  params.ignore_eos = true;
+  params.banned_sequences = {{letter('a'), letter('a'), letter('a')}, {letter('b')}};
+  const auto sampler = f.make(params);
+  std::string text;
+  for (int i = 0; i < 8; ++i) {
+    text += f.tokenizer.piece(drawn(*sampler, f.falling()), false);
+  }
+  EXPECT_EQ(text, "aacaacaa");
+}
+
+TEST(TokenSampler, ListsTheLogprobsThatAreAskedFor) {
+  const Fixture f;
+  SamplingParams params = greedy();
+  params.num_logprobs = 2;
+  params.logprob_tokens = {letter('z')};
+  const auto sampler = f.make(params);
+  std::vector<float> logits = f.falling();
+  const auto sampled = sampler->sample(logits);
+  ASSERT_TRUE(sampled);
+  ASSERT_EQ(sampled->top.size(), 1U);
+  EXPECT_EQ(sampled->top[0].token, letter('z'));
+  EXPECT_NEAR(sampled->top[0].logprob, sampled->logprob - 25.0F, 1e-4F);
+}
+
+TEST(TokenSampler, RefusesTokensThatAreNotThere) {
+  const Fixture f;
+  for (auto list : {&SamplingParams::stop_tokens, &SamplingParams::allowed_tokens,
+                    &SamplingParams::logprob_tokens}) {
+    SamplingParams params;
+    params.*list = {0, 28};
+    EXPECT_EQ(f.factory->make(params, {}).error().code, ErrorCode::kInvalidArgument);
+  }
+  SamplingParams params;
+  params.banned_sequences = {{}};
+  EXPECT_EQ(f.factory->make(params, {}).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(TokenScores, AreLogSoftmaxAndRank) {
+  const std::vector<float> logits{1.0F, 3.0F, 2.0F, 3.0F, -1.0F};
+  double total = 0;
+  for (const float logit : logits) total += std::exp(static_cast<double>(logit));
+  const ScoredToken scored = score_token(logits, 2, 2);
+  EXPECT_EQ(scored.token, 2);
+  EXPECT_EQ(scored.rank, 3);
+  EXPECT_NEAR(scored.logprob, 2.0 - std::log(total), 1e-5);
+  ASSERT_EQ(scored.top.size(), 2U);
+  EXPECT_EQ(scored.top[0].token, 1);
+  EXPECT_EQ(scored.top[1].token, 3);
+  EXPECT_TRUE(score_token(logits, 1, 0).top.empty());
 }
 
 }  // namespace

@@ -9,15 +9,14 @@ import pytest
 
 PRIVATE_ENDPOINTS = {
     "/completion", "/completions/stream", "/slots", "/props", "/infill", "/embedding",
-    "/lora-adapters", "/rerank", "/reranking", "/v1/rerank", "/v1/messages",
-    "/v1/messages/count_tokens", "/chat/completions/input_tokens", "/v1/stream", "/tools",
-    "/models/load", "/models/unload",
+    "/lora-adapters", "/rerank", "/reranking", "/v1/rerank", "/v1/stream", "/tools",
+    "/models/load", "/models/unload", "/cors-proxy",
 }
 OTHER_MODELS = {"/embeddings", "/v1/embeddings"}
 PRIVATE_OPTIONS = {
-    "chat_template": "--chat-template", "chat_template_file": "--chat-template-file",
-    "enable_ctx_shift": "--context-shift", "slot_save_path": "--slot-save-path",
-    "lora_files": "--lora", "mmproj_url": "--mmproj-url", "model_draft": "--model-draft",
+    "chat_template": "--chat-template NAME", "enable_ctx_shift": "--context-shift",
+    "slot_save_path": "--slot-save-path", "lora_files": "--lora",
+    "mmproj_url": "--mmproj-url", "model_draft": "--model-draft",
     "models_dir": "--models-dir", "server_tools": "--tools", "mcp_servers_json": "--mcp-servers",
     "gcp_compat": "AIP_MODE", "sleep_idle_seconds": "--sleep-idle-seconds",
     "server_embeddings": "--embeddings", "server_reranking": "--reranking",
@@ -49,6 +48,8 @@ def _patch(utils):
         for option, flag in PRIVATE_OPTIONS.items():
             if getattr(self, option, None):
                 pytest.skip(f"private flag {flag}")
+        if self.reasoning == "off":
+            pytest.skip("private flag --reasoning off")
         if self.server_host and "," in self.server_host:
             pytest.skip("private flag --host with several addresses")
         return start(self, *args, **kwargs)

@@ -15,13 +15,14 @@ import sys
 ONE_VALUE = {
     "--port": "--port", "--host": "--host", "--alias": "--model-name",
     "--batch-size": "--max-batch-tokens", "--threads": "--threads", "--parallel": "--max-running",
+    "--chat-template-file": "--chat-template",
 }
 IGNORED_WITH_VALUE = {
     "--temp", "--seed", "--hf-repo", "--hf-file", "--model-url", "--model-draft", "--ubatch-size",
     "--n-gpu-layers", "--pooling", "--tags", "-ctk", "-ctv", "-fa", "--n-predict",
     "--slot-save-path", "--grp-attn-n", "--grp-attn-w", "--lora", "--spec-type",
     "--spec-draft-n-max", "--spec-draft-n-min", "--spec-synth-len", "--spec-synth-rates",
-    "--reasoning-format", "--reasoning", "--chat-template", "--chat-template-file", "--mmproj-url",
+    "--reasoning-format", "--reasoning", "--chat-template", "--mmproj-url",
     "--media-path", "--sleep-idle-seconds", "--cache-ram", "--tools", "--tools-runtime",
     "--mcp-servers-config", "--mcp-servers-json", "--models-dir", "--models-max",
     "--models-preset", "--model", "--ctx-size", "--api-key", "--cors-origins",
@@ -46,7 +47,7 @@ def sluice_arguments(values: dict[str, str], plain: set[str], model: str) -> lis
     out = ["serve", model, "--any-model-name", "--log-level", "warning"]
     for flag, value in values.items():
         if flag in ONE_VALUE:
-            out += [ONE_VALUE[flag], value.split(",")[0]]
+            out += [ONE_VALUE[flag], value if flag.startswith("--chat") else value.split(",")[0]]
     if "--ctx-size" in values:
         # llama-server divides its context among the slots unless the cache is unified.
         slots = 1 if "--kv-unified" in plain else int(values.get("--parallel", "1"))

@@ -1,6 +1,7 @@
 """Plain completions, tokens and templates."""
 
 import math
+import re
 
 import pytest
 
@@ -63,6 +64,53 @@ def test_echo_comes_first(client, model):
     plain = complete(client, model)
     echoed = complete(client, model, echo=True)
     assert echoed.choices[0].text == "Once upon a time" + plain.choices[0].text
+
+
+def test_a_prompts_log_probabilities_are_those_of_its_generation(server, client, model):
+    """What was generated greedily, given back as a prompt, is scored as when it was drawn."""
+    start = tokenize(server, "The capital of France is")
+    drawn = complete(client, model, start, logprobs=2, max_tokens=40,
+                     extra_body={"return_token_ids": True, "ignore_eos": True}).choices[0]
+    tokens = start + drawn.token_ids
+    asked = complete(client, model, tokens, logprobs=2, max_tokens=0, echo=True)
+    scored = asked.choices[0].logprobs
+    assert asked.usage.completion_tokens == 0
+    assert len(scored.token_logprobs) == len(tokens)
+    assert scored.token_logprobs[0] is None and scored.top_logprobs[0] is None
+    for one, other in zip(scored.token_logprobs[len(start):], drawn.logprobs.token_logprobs):
+        assert one == pytest.approx(other, abs=0.05)
+    again = complete(client, model, tokens, max_tokens=1, extra_body={"prompt_logprobs": 0})
+    entries = again.choices[0].prompt_logprobs
+    assert entries[0] is None
+    for token, entry, value in zip(tokens[1:], entries[1:], scored.token_logprobs[1:]):
+        assert entry[str(token)]["logprob"] == pytest.approx(value, abs=0.05)
+        assert entry[str(token)]["rank"] >= 1
+
+
+def test_what_may_be_written_is_limited(client, model):
+    by_regex = complete(client, model, "My address is", temperature=1, seed=1,
+                        extra_body={"structured_outputs": {"regex": r"\d{1,3}(\.\d{1,3}){3}"}})
+    assert re.fullmatch(r"\d{1,3}(\.\d{1,3}){3}", by_regex.choices[0].text)
+    plain = complete(client, model, logprobs=0, extra_body={"return_token_ids": True}).choices[0]
+    banned = complete(client, model, extra_body={"bad_words": [plain.logprobs.tokens[0].strip()]})
+    assert not banned.choices[0].text.startswith(plain.logprobs.tokens[0])
+    ended = complete(client, model, extra_body={"stop_token_ids": [plain.token_ids[3]]}).choices[0]
+    assert plain.text.startswith(ended.text) and len(ended.text) < len(plain.text)
+    assert ended.finish_reason == "stop" and ended.stop_reason == plain.token_ids[3]
+    only = complete(client, model, max_tokens=3, extra_body={"allowed_token_ids": [42],
+                                                             "return_token_ids": True})
+    assert only.choices[0].token_ids == [42, 42, 42]
+
+
+def test_the_best_of_several_is_the_likeliest(client, model):
+    def mean(choice):
+        return sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs)
+    settings = {"temperature": 1, "seed": 5, "logprobs": 0, "max_tokens": 8,
+                "extra_body": {"ignore_eos": True}}
+    several = complete(client, model, n=4, **settings)
+    best = complete(client, model, best_of=4, **settings)
+    assert mean(best.choices[0]) == pytest.approx(max(map(mean, several.choices)), abs=0.02)
+    assert best.usage.completion_tokens == 32
 
 
 def test_logprobs(client, model):
@@ -144,6 +192,26 @@ def test_apply_template_gives_the_prompt_that_chat_uses(server, client, model):
     raw = complete(client, model, text, max_tokens=16)
     assert raw.choices[0].text == chat.choices[0].message.content
     assert raw.usage.prompt_tokens == chat.usage.prompt_tokens
+
+
+def test_a_last_message_is_continued(server, client, model):
+    messages = [{"role": "user", "content": "Name three colours."},
+                {"role": "assistant", "content": "Red, gre"}]
+    _, answer = server.post("/apply-template",
+                            {"messages": messages, "continue_final_message": True})
+    assert answer["prompt"].endswith("assistant\nRed, gre")
+    status, answer = server.post("/apply-template", {"messages": messages[:1],
+                                                     "continue_final_message": True})
+    assert status == 400 and "assistant" in answer["error"]["message"]
+
+
+def test_a_chat_template_of_the_users_own(start, tmp_path):
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+                        "{% if add_generation_prompt %}[assistant] {% endif %}")
+    server = start("--chat-template", template, "--context", 512)
+    _, answer = server.post("/apply-template", {"messages": [{"role": "user", "content": "Hi"}]})
+    assert answer["prompt"] == "[user] Hi\n[assistant] "
 
 
 def test_models_are_listed(client, model):

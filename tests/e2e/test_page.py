@@ -83,6 +83,15 @@ def test_the_page_has_a_chat_box_and_the_live_picture(server, tmp_path):
 
 
 @needs_chromium
+def test_a_question_in_the_address_is_asked_and_answered(server, tmp_path):
+    dom = browse(tmp_path, server.url + "/?q=What+is+a+river%3F", "--dump-dom")
+    log = dom[dom.index('id="log"'):dom.index('id="form"')]
+    assert 'class="message user"' in log and "What is a river?" in log
+    answer = log[log.index('class="message assistant"'):]
+    assert "<p>" in answer, "the answer is rendered"
+
+
+@needs_chromium
 def test_the_page_is_not_blank(server, tmp_path):
     picture = tmp_path / "page.png"
     browse(tmp_path, server.url + "/", f"--screenshot={picture}")

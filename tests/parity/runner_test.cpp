@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "model/logits.h"
 #include "model/model.h"
 #include "reference.h"
 #include "runner_harness.h"
@@ -257,6 +258,50 @@ TEST_F(Runner, AFailedSamplerEndsItsOwnSequenceOnly) {
   EXPECT_THAT(output->sampled[0].error().message, HasSubstr("no token is possible"));
   EXPECT_EQ(output->sampled[1]->token, best_token(good.logits()));
   EXPECT_THAT(output->sampled[2].error().message, HasSubstr("oops"));
+}
+
+// In one step and in chunks, beside rows that draw and rows that do neither.
+TEST_F(Runner, ScoresTokensByWhatPrecedesThem) {
+  const std::vector<Token> tokens = some_tokens(21);
+  std::vector<float> expected;
+  for (std::size_t i = 1; i < tokens.size(); ++i) {
+    const auto end = tokens.begin() + static_cast<std::ptrdiff_t>(i);
+    const std::vector<float> logits = logits_of(*harness_, {tokens.begin(), end});
+    expected.push_back(logits[static_cast<std::size_t>(tokens[i])] - log_sum_exp(logits));
+  }
+  for (const std::size_t chunk : {1U, 4U, 21U}) {
+    const std::vector<BlockId> blocks = {harness_->take_block(), harness_->take_block()};
+    const std::vector<BlockId> other = {harness_->take_block()};
+    std::vector<float> scores;
+    for (std::size_t at = 0; at < tokens.size(); at += chunk) {
+      const std::size_t count = std::min(chunk, tokens.size() - at);
+      CapturingSampler sampler;
+      StepInput input;
+      input.rows.push_back({std::span(tokens).first(5), 0, other, nullptr});
+      input.rows.push_back({.tokens = std::span(tokens).subspan(at, count),
+                            .position = static_cast<std::int32_t>(at),
+                            .blocks = blocks,
+                            .sampler = at + count == tokens.size() ? &sampler : nullptr,
+                            .targets = std::span(tokens).subspan(at + 1).first(
+                                std::min(count, tokens.size() - at - 1)),
+                            .num_top = 2});
+      const auto output = harness_->runner().run(input);
+      ASSERT_TRUE(output.has_value());
+      if (input.rows[1].targets.empty()) {
+        EXPECT_TRUE(output->scored.empty());
+        continue;
+      }
+      ASSERT_EQ(output->scored.size(), 2U);
+      EXPECT_TRUE(output->scored[0].empty());
+      for (const ScoredToken& scored : output->scored[1]) {
+        EXPECT_EQ(scored.token, tokens[scores.size() + 1]);
+        EXPECT_EQ(scored.top.size(), 2U);
+        EXPECT_EQ(scored.rank == 1, scored.top[0].token == scored.token);
+        scores.push_back(scored.logprob);
+      }
+    }
+    EXPECT_THAT(scores, Pointwise(FloatNear(kTolerance), expected)) << chunk;
+  }
 }
 
 TEST_F(Runner, WrongStepsAreOurBug) {

@@ -34,7 +34,7 @@ let inFlight = null;
 
 function show(role, text = '') {
   document.querySelector('.hello')?.remove();
-  const body = element('span', {}, text);
+  const body = element('div', { class: 'text' }, text);
   const node = element('div', { class: `message ${role}` }, body);
   $('log').append(node);
   node.scrollIntoView({ block: 'end' });
@@ -97,7 +97,7 @@ async function ask(text) {
       }
       if (delta.content) {
         answer += delta.content;
-        body.append(delta.content);
+        body.replaceChildren(...renderMarkdown(answer));
       }
       const log = $('log');
       const below = log.scrollHeight - log.scrollTop - log.clientHeight;
@@ -107,7 +107,7 @@ async function ask(text) {
   } catch (error) {
     if (error.name !== 'AbortError') {
       node.classList.add('error');
-      body.append((answer ? '\n' : '') + error.message);
+      body.append(element('p', {}, error.message));
     }
   } finally {
     inFlight = null;
@@ -139,6 +139,9 @@ $('text').addEventListener('keydown', (event) => {
     event.preventDefault();
     if (!inFlight) $('form').requestSubmit();
   }
+});
+document.addEventListener('click', (event) => {
+  if (event.target.classList.contains('idea')) ask(event.target.textContent);
 });
 $('clear').addEventListener('click', () => {
   inFlight?.abort();
@@ -278,8 +281,8 @@ async function get(path) {
 function placementRow(decision) {
   const chosen = decision.candidates.find((c) => c.instance === decision.instance);
   const cells = [
-    decision.request.slice(-6), number(decision.prompt_tokens), decision.instance ?? '–',
-    decision.outcome, chosen ? duration(chosen.predicted_ttft_ms) : '–',
+    `${number(decision.prompt_tokens)} tokens`, `${number(decision.max_new_tokens)} more`,
+    decision.instance ?? '–', decision.outcome, chosen ? duration(chosen.predicted_ttft_ms) : '–',
     duration(decision.age_ms),
   ];
   return element('tr', {}, ...cells.map((cell) => element('td', {}, String(cell))));
@@ -317,6 +320,9 @@ async function refresh() {
 }
 
 (async () => {
+  await showModel().catch(() => {});  // refresh() says what is wrong
+  const question = new URLSearchParams(location.search).get('q');  // /?q=... asks at once
+  if (question) ask(question);
   for (;;) {
     const pause = await refresh();
     await new Promise((resolve) => setTimeout(resolve, document.hidden ? 3000 : pause));

@@ -44,7 +44,7 @@ Result<std::unique_ptr<Model>> load_gguf_model(const ModelOptions& options) {
   // The text side reads the vocabulary with libllama, which trusts a file more
   // than we do: ours is checked first.
   TRY_STATUS(check_vocabulary(*file));
-  TRY(std::unique_ptr<LlamaText> text, load_text_model(options.path));
+  TRY(std::unique_ptr<LlamaText> text, load_text_model(options.path, options.chat_template));
   TRY(std::unique_ptr<Weights> weights,
       load_weights(std::move(file), config, {options.repack, options.on_progress}));
   return std::make_unique<GgmlModel>(std::move(info), std::move(config), std::move(weights),

@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "base/check.h"
+#include "model/token_scores.h"
 
 namespace sluice {
 namespace {
@@ -216,7 +217,8 @@ void GgmlRunner::copy_blocks(const std::vector<BlockCopy>& copies) const {
 
 GraphShape GgmlRunner::lay_out(const StepInput& input) {
   sequences_.clear();
-  sample_calls_.clear();
+  output_calls_.clear();
+  scored_.clear();
   SampledToken none;
   none.token = -1;
   sampled_.assign(input.rows.size(), none);
@@ -234,12 +236,21 @@ GraphShape GgmlRunner::lay_out(const StepInput& input) {
     }
     for (const Token token : rows.tokens) CHECK(token >= 0 && token < config_.vocabulary_size);
     sequences_.push_back({rows.blocks.data(), count, num_tokens, rows.position});
-    if (rows.sampler != nullptr) sample_calls_.push_back({rows.sampler, i});
+    CHECK_LE(rows.targets.size() + (rows.sampler != nullptr ? 1 : 0), rows.tokens.size());
+    if (!rows.targets.empty()) {
+      scored_.resize(input.rows.size());
+      scored_[i].resize(rows.targets.size());
+    }
+    for (std::size_t t = 0; t < rows.targets.size(); ++t) {
+      CHECK(rows.targets[t] >= 0 && rows.targets[t] < config_.vocabulary_size);
+      output_calls_.push_back({i, nullptr, t, rows.targets[t], rows.num_top});
+    }
+    if (rows.sampler != nullptr) output_calls_.push_back({.row = i, .sampler = rows.sampler});
     num_tokens += count;
   }
   CHECK_LE(num_tokens, options_.max_step_tokens);
-  CHECK_LE(static_cast<std::int32_t>(sample_calls_.size()), options_.max_step_outputs);
-  return {num_tokens, static_cast<std::int32_t>(sample_calls_.size())};
+  CHECK_LE(static_cast<std::int32_t>(output_calls_.size()), options_.max_step_outputs);
+  return {num_tokens, static_cast<std::int32_t>(output_calls_.size())};
 }
 
 void GgmlRunner::write_inputs(const StepInput& input, const StepGraph& step) const {
@@ -255,7 +266,12 @@ void GgmlRunner::write_inputs(const StepInput& input, const StepGraph& step) con
       tokens[row] = token;
       positions[row++] = position++;
     }
-    if (outputs != nullptr && rows.sampler != nullptr) *outputs++ = row - 1;
+    if (outputs == nullptr) continue;
+    const std::int32_t first = row - static_cast<std::int32_t>(rows.tokens.size());
+    for (std::size_t t = 0; t < rows.targets.size(); ++t) {
+      *outputs++ = first + static_cast<std::int32_t>(t);
+    }
+    if (rows.sampler != nullptr) *outputs++ = row - 1;
   }
   // Rows that the step does not have are computed, and seen by nobody.
   std::fill(tokens + row, tokens + step.tokens->ne[0], 0);
@@ -273,7 +289,7 @@ Result<StepOutput> GgmlRunner::run(const StepInput& input) {
     TRY(CachedGraph* const cached, graph_for(shape));
     write_inputs(input, cached->step);
     plan_.build(kv_, config_.num_heads, options_.num_threads, sequences_);
-    next_sample_.store(0, std::memory_order_relaxed);
+    next_output_.store(0, std::memory_order_relaxed);
     const ggml_status status = ggml_backend_graph_compute(backend_.get(), cached->step.graph);
     if (status != GGML_STATUS_SUCCESS) {
       return fail(ErrorCode::kInternal, fmt::format("ggml: {}", ggml_status_to_string(status)));
@@ -281,6 +297,7 @@ Result<StepOutput> GgmlRunner::run(const StepInput& input) {
   }
   StepOutput output;
   output.sampled = std::move(sampled_);
+  output.scored = std::move(scored_);
   output.duration = std::chrono::steady_clock::now() - begin;
   return output;
 }
@@ -304,17 +321,22 @@ void GgmlRunner::attend_op(ggml_tensor* dst, int ith, int nth, void* userdata) {
 }
 
 void GgmlRunner::sample_op(ggml_tensor* dst, int, int, void* userdata) {
-  static_cast<GgmlRunner*>(userdata)->sample_rows(*dst->src[0]);
+  static_cast<GgmlRunner*>(userdata)->read_outputs(*dst->src[0]);
 }
 
 // Entered by all threads at once: each takes the next row until none is left.
-void GgmlRunner::sample_rows(const ggml_tensor& logits) {
+void GgmlRunner::read_outputs(const ggml_tensor& logits) {
   const auto vocabulary = static_cast<std::size_t>(logits.ne[0]);
   while (true) {
-    const std::size_t i = next_sample_.fetch_add(1, std::memory_order_relaxed);
-    if (i >= sample_calls_.size()) return;
-    float* row = static_cast<float*>(logits.data) + i * vocabulary;
-    sampled_[sample_calls_[i].row] = draw(*sample_calls_[i].sampler, {row, vocabulary});
+    const std::size_t i = next_output_.fetch_add(1, std::memory_order_relaxed);
+    if (i >= output_calls_.size()) return;
+    const OutputCall& call = output_calls_[i];
+    const std::span<float> row(static_cast<float*>(logits.data) + i * vocabulary, vocabulary);
+    if (call.sampler != nullptr) {
+      sampled_[call.row] = draw(*call.sampler, row);
+    } else {
+      scored_[call.row][call.target] = score_token(row, call.token, call.num_top);
+    }
   }
 }
 

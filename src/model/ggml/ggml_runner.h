@@ -48,9 +48,13 @@ class GgmlRunner final : public ModelRunner {
     AttentionLayer layer;
     std::int32_t head_dim = 0;
   };
-  struct SampleCall {
-    Sampler* sampler = nullptr;
-    std::size_t row = 0;  // of the step's output
+  // One row of logits: a token is drawn from it, or one is scored by it.
+  struct OutputCall {
+    std::size_t row = 0;         // of the step's input
+    Sampler* sampler = nullptr;  // null: scores
+    std::size_t target = 0;      // which of the row's targets
+    Token token = 0;
+    std::int32_t num_top = 0;
   };
 
   GgmlRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options);
@@ -68,7 +72,7 @@ class GgmlRunner final : public ModelRunner {
   static void store_op(ggml_tensor* dst, int ith, int nth, void* userdata);
   static void attend_op(ggml_tensor* dst, int ith, int nth, void* userdata);
   static void sample_op(ggml_tensor* dst, int ith, int nth, void* userdata);
-  void sample_rows(const ggml_tensor& logits);
+  void read_outputs(const ggml_tensor& logits);
 
   const ModelConfig& config_;
   const Weights& weights_;
@@ -86,9 +90,10 @@ class GgmlRunner final : public ModelRunner {
   std::vector<LayerCall> layer_calls_;  // the graphs' ops point at these
   std::vector<AttentionOp> attention_ops_;
   std::vector<AttentionSequence> sequences_;
-  std::vector<SampleCall> sample_calls_;
-  std::atomic<std::size_t> next_sample_{0};
+  std::vector<OutputCall> output_calls_;
+  std::atomic<std::size_t> next_output_{0};
   std::vector<Result<SampledToken>> sampled_;
+  std::vector<std::vector<ScoredToken>> scored_;
 };
 
 }  // namespace sluice

@@ -48,7 +48,8 @@ void start_llama() {
 
 }  // namespace
 
-Result<std::unique_ptr<LlamaText>> load_text_model(const std::string& path) {
+Result<std::unique_ptr<LlamaText>> load_text_model(const std::string& path,
+                                                   const std::string& chat_template) {
   TRY(const auto file, GgufFile::open(path));  // says what is wrong better than libllama does
   start_llama();
   llama_model_params params = llama_model_default_params();
@@ -60,7 +61,7 @@ Result<std::unique_ptr<LlamaText>> load_text_model(const std::string& path) {
   if (llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_NONE) {
     return fail(ErrorCode::kInvalidArgument, path + ": the file has no vocabulary");
   }
-  TRY(auto chat, make_llama_chat(*model));
+  TRY(auto chat, make_llama_chat(*model, chat_template));
   return std::make_unique<LoadedText>(std::move(model), std::move(chat));
 }
 

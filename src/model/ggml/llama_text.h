@@ -37,6 +37,7 @@ class LlamaText {
 
 // kNotFound: no such file; kInvalidArgument: not a GGUF file, damaged, or
 // without a vocabulary.
-[[nodiscard]] Result<std::unique_ptr<LlamaText>> load_text_model(const std::string& path);
+[[nodiscard]] Result<std::unique_ptr<LlamaText>> load_text_model(
+    const std::string& path, const std::string& chat_template = {});
 
 }  // namespace sluice
