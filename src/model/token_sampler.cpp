@@ -123,6 +123,23 @@ class TokenSampler final : public Sampler {
     return sampled;
   }
 
+  [[nodiscard]] SamplerState state() const override { return {rng_.state()}; }
+
+  Status resume(std::span<const Token> generated, const SamplerState& state) override {
+    const std::int32_t vocabulary = model_.tokenizer->vocabulary_size();
+    for (const Token token : generated) {
+      if (token < 0 || token >= vocabulary || (grammar_ && !grammar_->accept(token))) {
+        return fail(
+            ErrorCode::kInvalidArgument,
+            fmt::format("token {} cannot have been drawn after {} others", token, generated_));
+      }
+      history_.add(token);
+      ++generated_;
+    }
+    rng_ = Rng(state.random);
+    return {};
+  }
+
  private:
   [[nodiscard]] SampledToken forced_end() const {
     SampledToken sampled;

@@ -20,6 +20,9 @@ Rejection basic_rejection(const LoadRow& row, const PlacementQuery& query,
   const std::int64_t tokens = std::int64_t{query.prompt_tokens} + query.max_new_tokens;
   if (tokens > row.capacity_tokens()) return Rejection::kNeverFits;
   if (row.queue_length() >= limits.max_waiting) return Rejection::kWait;
+  if (std::find(query.refused.begin(), query.refused.end(), row.instance) != query.refused.end()) {
+    return Rejection::kRefused;
+  }
   return Rejection::kNone;
 }
 
@@ -90,6 +93,7 @@ Decision new_decision(const PlacementQuery& query, const char* policy) {
   Decision decision;
   decision.request = query.request;
   decision.at = query.now;
+  decision.role = query.role;
   decision.policy = policy;
   decision.prompt_tokens = query.prompt_tokens;
   decision.max_new_tokens = query.max_new_tokens;
