@@ -23,10 +23,6 @@ class Rng {
     }
   }
 
-  // Goes on where another one stopped.
-  explicit Rng(const std::array<std::uint64_t, 4>& state) : state_(state) {}
-  [[nodiscard]] const std::array<std::uint64_t, 4>& state() const { return state_; }
-
   static constexpr std::uint64_t min() { return 0; }
   static constexpr std::uint64_t max() { return std::numeric_limits<std::uint64_t>::max(); }
 

@@ -88,8 +88,9 @@ void HandoffAgent::begin_new() {
   const TimePoint now = clock_.now();
   for (const RequestId request : engine_.may_leave()) {
     const Sequence& sequence = *engine_.find(request);
-    // Those that have decoded for a while were tried, and stay.
-    if (sequence.generated() > 1 || source_.knows(request)) continue;
+    // Those that have decoded here for a while were tried, and stay.
+    const auto before = static_cast<std::int32_t>(sequence.request->output.size());
+    if (sequence.generated() - before > 1 || source_.knows(request)) continue;
     if (sequence.left_to_generate() < options_.handoff.least_left_tokens) continue;
     source_.begin(request, target_.attempts(request), now, *this);
   }
@@ -201,11 +202,11 @@ void HandoffAgent::pump() {
         done_.emplace_back(sending, ok);
       }
     }
-    // Only what has a token to show for its prompt can go on elsewhere.
+    // Only what has been prefilled can go on elsewhere.
     std::erase_if(waiting_, [this](const Sending& sending) {
       const Sequence* sequence = engine_.find(sending.key.request);
       const bool there = sequence != nullptr && still_true(sending);
-      if (there && sequence->generated() == 0) return false;
+      if (there && !sequence->decoding()) return false;
       done_.emplace_back(sending, there);
       return true;
     });
@@ -227,7 +228,6 @@ std::optional<Commit> HandoffAgent::detach(HandoffKey key, std::int32_t room_tok
   commit.key = key;
   commit.generated.assign(sequence->tokens.begin() + sequence->prompt_tokens,
                           sequence->tokens.end());
-  commit.sampler = sequence->sampler->state();
   commit.kv_tokens = sequence->computed;
   commit.cached_tokens = sequence->cached_tokens;
   commit.announced = sequence->announced;
@@ -282,7 +282,6 @@ std::variant<Granted, Refused> HandoffAgent::reserve(const ReserveAsk& ask, Time
 
 Status HandoffAgent::start(const Commit& commit) {
   return engine_.start(commit.key.request, {.generated = commit.generated,
-                                            .sampler = commit.sampler,
                                             .kv_tokens = commit.kv_tokens,
                                             .cached_tokens = commit.cached_tokens,
                                             .announced = commit.announced});

@@ -27,7 +27,6 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "engine/request.h"
-#include "model/sampler.h"
 #include "scheduling/placement.h"
 
 namespace sluice {
@@ -92,8 +91,7 @@ struct Alive {
 struct Commit {
   HandoffKey key;
   TimePoint echo{};
-  std::vector<Token> generated;  // all of them
-  SamplerState sampler;
+  std::vector<Token> generated;    // all of them
   std::int32_t kv_tokens = 0;      // KV of [0, kv_tokens) is there
   std::int32_t cached_tokens = 0;  // of the prompt, at its first admission
   bool announced = false;          // its first event has left

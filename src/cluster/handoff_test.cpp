@@ -599,20 +599,20 @@ TEST_P(HandoffInterleavings, EndWellInEveryOrder) {
 
 INSTANTIATE_TEST_SUITE_P(
     SmallWorlds, HandoffInterleavings,
-    testing::Values(Small{"fair", {.refusals = 1, .ticks = 2}, 40},
-                    Small{"losses", {.losses = 2, .ticks = 2}, 14},
-                    Small{"repeats", {.repeats = 2, .ticks = 1}, 14},
-                    Small{"deaths", {.deaths = 1, .ticks = 2}, 14},
-                    Small{"source_dies", {.source_deaths = 1, .ticks = 2}, 16},
-                    Small{"cancel", {.cancels = 1, .ticks = 2}, 16},
-                    Small{"cancel_and_loss", {.losses = 1, .cancels = 1, .ticks = 2}, 12},
-                    Small{"cancel_and_death", {.deaths = 1, .cancels = 1, .ticks = 2}, 12},
-                    Small{"transfers_fail", {.failed_transfers = 2, .ticks = 2}, 14}),
+    testing::Values(Small{"fair", {.refusals = 1, .ticks = 1}, 40},
+                    Small{"losses", {.losses = 2, .ticks = 2}, 11},
+                    Small{"repeats", {.repeats = 2, .ticks = 1}, 10},
+                    Small{"deaths", {.deaths = 1, .ticks = 2}, 9},
+                    Small{"source_dies", {.source_deaths = 1, .ticks = 2}, 11},
+                    Small{"cancel", {.cancels = 1, .ticks = 2}, 11},
+                    Small{"cancel_and_loss", {.losses = 1, .cancels = 1, .ticks = 2}, 9},
+                    Small{"cancel_and_death", {.deaths = 1, .cancels = 1, .ticks = 2}, 8},
+                    Small{"transfers_fail", {.failed_transfers = 2, .ticks = 2}, 11}),
     [](const auto& small) { return std::string(small.param.name); });
 
 TEST(HandoffWorld, RandomWalksWithAllFaultsEndWell) {
   std::array<int, 4> outcomes{};
-  for (std::uint64_t seed = 1; seed <= 60'000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 6'000; ++seed) {
     Rng rng(seed);
     HandoffWorld world({.losses = 3,
                         .repeats = 3,
@@ -633,7 +633,7 @@ TEST(HandoffWorld, RandomWalksWithAllFaultsEndWell) {
       outcomes[i] += static_cast<int>(world.stats().outcomes[i]);
     }
   }
-  for (const int count : outcomes) EXPECT_GT(count, 100);  // the walks get everywhere
+  for (const int count : outcomes) EXPECT_GT(count, 20);  // the walks get everywhere
 }
 
 }  // namespace

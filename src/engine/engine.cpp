@@ -32,6 +32,11 @@ Status Engine::accept(const Request& request) const {
                             "this one has {} and {}",
                             prompt, request.max_tokens));
   }
+  if (std::ssize(request.output) >= request.max_tokens) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} tokens are generated already, of {}", request.output.size(),
+                            request.max_tokens));
+  }
   const std::int64_t total = prompt + request.max_tokens;
   if (total > options_.max_context) {
     return fail(ErrorCode::kNeverFits,
@@ -66,6 +71,7 @@ void Engine::submit(std::unique_ptr<Request> request) {
     auto sampler = samplers_.make(wanted.sampling, wanted.prompt);
     if (sampler) {
       sequence->sampler = std::move(*sampler);
+      status = sequence->sampler->resume(wanted.output);
     } else {
       status = tl::unexpected(std::move(sampler).error());
     }
@@ -79,6 +85,7 @@ void Engine::submit(std::unique_ptr<Request> request) {
   }
 
   sequence->tokens = wanted.prompt;
+  sequence->tokens.insert(sequence->tokens.end(), wanted.output.begin(), wanted.output.end());
   sequence->prompt_tokens = static_cast<std::int32_t>(wanted.prompt.size());
   waiting_.add(std::move(sequence));
 }
@@ -328,7 +335,8 @@ void Engine::compute(const BatchPlan& plan) {
   Result<StepOutput> output = runner_.run(input);
   kv_.use_step();
   if (!output) {
-    fail_all(output.error());
+    // Not the requests' fault: others of this kind may still serve them.
+    fail_all({ErrorCode::kUnavailable, "a step failed: " + output.error().message, 0});
     return;
   }
   step_time_.observe(plan.shape, output->duration);
@@ -381,6 +389,7 @@ void Engine::apply_token(Sequence& sequence, Result<SampledToken>& sampled) {
 TokenEvent Engine::event_for(Sequence& sequence) const {
   TokenEvent event;
   event.request = sequence.request->id;
+  event.attempt = sequence.request->attempt;
   event.index = sequence.tokens.empty() ? 0 : sequence.generated();
   if (!sequence.announced) {
     sequence.announced = true;

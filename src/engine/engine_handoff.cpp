@@ -186,7 +186,7 @@ Status Engine::start(RequestId request, const ArrivedState& state) {
                 fmt::format("KV of {} tokens came for {} known ones; room was reserved for {}",
                             state.kv_tokens, known, s.computed));
   }
-  TRY_STATUS(s.sampler->resume(state.generated, state.sampler));
+  TRY_STATUS(s.sampler->resume(state.generated));
   s.tokens.resize(static_cast<std::size_t>(s.prompt_tokens));
   s.tokens.insert(s.tokens.end(), state.generated.begin(), state.generated.end());
   s.computed = state.kv_tokens;

@@ -10,7 +10,6 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "engine/request.h"
-#include "model/sampler.h"
 
 namespace sluice {
 
@@ -34,8 +33,7 @@ struct ArrivalRefusal {
 // Where its other instance stopped.
 struct ArrivedState {
   std::vector<Token> generated;  // all; at least one
-  SamplerState sampler;
-  std::int32_t kv_tokens = 0;  // KV of [0, kv_tokens) is here
+  std::int32_t kv_tokens = 0;    // KV of [0, kv_tokens) is here
   std::int32_t cached_tokens = 0;
   bool announced = false;
 };

@@ -111,8 +111,7 @@ class KvManager final {
   [[nodiscard]] KvStats stats() const;
   [[nodiscard]] const ShortfallCounts& shortfalls() const;
   [[nodiscard]] const WindowUsage& usage() const;
-  // Conservation: free + cached + granted = total, reference counts agree.
-  // O(blocks); for tests, idle time and debug builds.
+  // Free + cached + granted = total, references agree. O(blocks): for tests and debug builds.
   void check_invariants() const;
 
  private:

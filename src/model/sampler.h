@@ -1,8 +1,6 @@
 // Draws tokens for one sequence.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -25,32 +23,22 @@ struct SampledToken {
   std::vector<TokenLogprob> top;   // best first; only if asked for
 };
 
-// What a sampler cannot derive from its parameters and the tokens that it drew.
-struct SamplerState {
-  std::array<std::uint64_t, 4> random{};
-  friend bool operator==(const SamplerState&, const SamplerState&) = default;
-};
-
-// One sequence's sampler: its penalties, grammar state and random stream. It
-// draws the same tokens for the same seed and logits whatever else is in the
-// batch. Owned by its Sequence; used by one thread at a time, by any thread.
+// One sequence's sampler: its penalties, grammar state and randomness. It draws
+// the same tokens for the same seed and logits whatever else is in the batch, and
+// the n-th draw depends on the seed, n and the tokens before it alone: a sequence
+// that lost its instance goes on elsewhere as if nothing had happened. Owned by
+// its Sequence; used by one thread at a time, by any thread.
 class Sampler {
  public:
   virtual ~Sampler() = default;
 
+  // Takes these tokens as drawn already; before the first sample().
+  // kInvalidArgument: it could not have drawn them.
+  [[nodiscard]] virtual Status resume(std::span<const Token> output) = 0;
+
   // Draws from `logits` (one row of the vocabulary; may be overwritten) and
   // accepts what it drew. Fails with kInternal where no token is possible.
   [[nodiscard]] virtual Result<SampledToken> sample(std::span<float> logits) = 0;
-
-  // What another instance needs to go on in its place, beside parameters and
-  // tokens. The defaults are those of a sampler that remembers nothing.
-  [[nodiscard]] virtual SamplerState state() const { return {}; }
-  // Goes on where an equal sampler stopped that had drawn `generated`; called
-  // before the first sample(). kInvalidArgument: it cannot have drawn them.
-  [[nodiscard]] virtual Status resume(std::span<const Token> /*generated*/,
-                                      const SamplerState& /*state*/) {
-    return {};
-  }
 };
 
 class SamplerFactory {

@@ -310,6 +310,43 @@ TEST(TokenSampler, SameSeedSameText) {
   EXPECT_NE(text(1, false), text(2, false));
 }
 
+// What an instance that takes over does: any text, cut anywhere, goes on alike.
+TEST(TokenSampler, AResumedSamplerGoesOnAsTheFirstWould) {
+  const Fixture f;
+  std::vector<SamplingParams> cases(4);
+  cases[1] = greedy();
+  cases[2].frequency_penalty = 0.7F;
+  cases[2].repetition_penalty = 1.3F;
+  cases[2].repeat_last_n = 5;
+  cases[3].grammar.gbnf = "root ::= ([a-f] [g-z])*";
+  for (SamplingParams& params : cases) {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      params.seed = seed;
+      params.ignore_eos = true;
+      auto whole = f.make(params);
+      std::vector<Token> text;
+      for (int i = 0; i < 30; ++i) text.push_back(drawn(*whole, f.flat()));
+      for (const std::size_t cut : {std::size_t{0}, std::size_t{1}, std::size_t{17}}) {
+        auto second = f.make(params);
+        ASSERT_TRUE(second->resume(std::span(text).first(cut)));
+        for (std::size_t i = cut; i < text.size(); ++i) {
+          ASSERT_EQ(drawn(*second, f.flat()), text[i]) << "seed " << seed << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(TokenSampler, ResumeRefusesWhatItCannotHaveDrawn) {
+  const Fixture f;
+  SamplingParams params;
+  EXPECT_FALSE(f.make(params)->resume(std::vector<Token>{-1}));
+  EXPECT_FALSE(f.make(params)->resume(std::vector<Token>{1 << 20}));
+  params.grammar.gbnf = "root ::= [a-c]+";
+  EXPECT_TRUE(f.make(params)->resume(std::vector<Token>{letter('a'), letter('c')}));
+  EXPECT_FALSE(f.make(params)->resume(std::vector<Token>{letter('a'), letter('d')}));
+}
+
 TEST(TokenSampler, LogprobsAreOfTheRawRow) {
   const Fixture f;
   SamplingParams params = greedy();
@@ -481,69 +518,6 @@ TEST(TokenSampler, LazyGrammarsSleepUntilTheirTrigger) {
     auto sampler = f.make(params);
     EXPECT_EQ(follow(f, *sampler, c.wanted), c.got);
   }
-}
-
-// Wherever a generation is cut in two, the second half is drawn as if by the first.
-TEST(TokenSampler, ResumesAnywhere) {
-  struct Case {
-    const char* name;
-    SamplingParams params;
-  };
-  SamplingParams penalties;
-  penalties.repetition_penalty = 1.3F;
-  penalties.repeat_last_n = 3;
-  penalties.presence_penalty = 0.5F;
-  penalties.frequency_penalty = 0.2F;
-  penalties.min_tokens = 6;
-  SamplingParams grammar;
-  grammar.grammar.gbnf = R"(root ::= ([a-c] [x-z])+ "q")";
-  SamplingParams lazy;
-  lazy.grammar = {R"(root ::= "b" [x-z]+)", "", true, {"b"}, {}, {}};
-  for (Case c : {Case{"plain", {}}, Case{"penalties", penalties}, Case{"grammar", grammar},
-                 Case{"lazy grammar", lazy}}) {
-    SCOPED_TRACE(c.name);
-    const Fixture f;
-    c.params.seed = 77;
-    const std::vector<Token> prompt = {letter('a'), letter('b'), letter('a')};
-    const auto logits_at = [](std::size_t i) {
-      Rng rng(1000 + i);
-      std::vector<float> logits(28);
-      for (float& l : logits) l = static_cast<float>(rng.uniform() * 2);
-      return logits;
-    };
-    const auto draw = [&](Sampler& sampler, std::size_t i) {
-      std::vector<float> logits = logits_at(i);
-      return sampler.sample(logits);
-    };
-    const auto whole = f.make(c.params, prompt);
-    std::vector<Token> tokens;
-    std::vector<SamplerState> states = {whole->state()};
-    while (tokens.size() < 12) {
-      const auto sampled = draw(*whole, tokens.size());
-      ASSERT_TRUE(sampled.has_value());
-      if (sampled->end_of_generation) break;
-      tokens.push_back(sampled->token);
-      states.push_back(whole->state());
-    }
-    for (std::size_t cut = 0; cut < tokens.size(); ++cut) {
-      const auto second = f.make(c.params, prompt);
-      ASSERT_TRUE(second->resume(std::span(tokens).first(cut), states[cut]).has_value());
-      for (std::size_t i = cut; i < tokens.size(); ++i) {
-        EXPECT_EQ(draw(*second, i)->token, tokens[i]) << cut << " " << i;
-      }
-      EXPECT_EQ(second->state(), states.back());
-    }
-  }
-}
-
-TEST(TokenSampler, DoesNotResumeWhatItCannotHaveDrawn) {
-  const Fixture f;
-  SamplingParams params;
-  params.grammar.gbnf = R"(root ::= "ab")";
-  const std::vector<Token> other = {letter('a'), letter('c')};
-  const std::vector<Token> unknown = {12345};
-  EXPECT_EQ(f.make(params)->resume(other, {}).error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(f.make({})->resume(unknown, {}).error().code, ErrorCode::kInvalidArgument);
 }
 
 // A token may hold the trigger's end and more; only what the grammar can follow.
