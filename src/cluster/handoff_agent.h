@@ -32,6 +32,10 @@ class PeerPort {
   virtual void send(HandoffMail&& mail) = 0;
   // The request runs here now, wherever it was placed.
   virtual void runs_here(RequestId request) = 0;
+  // This instance's report, to all that may hand sequences over to it.
+  virtual void share(const LoadReport& report) = 0;
+  // This incarnation has ended; the last call.
+  virtual void ended() = 0;
 };
 
 struct HandoffAgentOptions {

@@ -158,6 +158,7 @@ class HandoffCluster {
     static EngineOptions engine_options(const HandoffCluster& w, int at) {
       EngineOptions e;
       e.max_running = w.setup_.max_running;
+      e.hands_over = at < w.setup_.prefill;
       e.batch.max_step_tokens = 32;
       e.kv.num_blocks = w.setup_.blocks;
       e.kv.first_block = w.setup_.blocks * at;
@@ -171,7 +172,7 @@ class HandoffCluster {
       busy_until = world.clock_.now() + output->duration;
       return output;
     }
-    void on_report(LoadReport&& report) override { world.share(std::move(report)); }
+    void on_report(LoadReport&& report) override { share(report); }
     void on_tokens(std::vector<TokenEvent>&& events) override {
       handoff.on_events(events);
       world.on_tokens(std::move(events));
@@ -180,6 +181,8 @@ class HandoffCluster {
     void runs_here(RequestId request) override {
       world.runs_at_[request] = static_cast<int>(self.instance.value);
     }
+    void share(const LoadReport& report) override { world.share(report); }
+    void ended() override {}
     void step() {
       handoff.before_step();
       if (engine.idle()) {
@@ -213,7 +216,7 @@ class HandoffCluster {
   void post(HandoffMail&& mail) {
     mail_.emplace(clock_.now() + setup_.mail_delay, std::move(mail));
   }
-  void share(LoadReport&& report) {
+  void share(const LoadReport& report) {
     for (const auto& i : instances_) {
       if (report.role != Role::kPrefill && i->alive) i->handoff.on_report(report);
     }

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "engine/engine_stats.h"
+#include "scheduling/placement.h"
 
 namespace sluice {
 
@@ -53,6 +55,12 @@ struct HandoffStats {
   std::int64_t reservations = 0;  // held for others, not running yet
   std::int64_t taken = 0;         // that came and ran here
   std::int64_t expired = 0;       // reservations whose source fell silent
+};
+
+// What an instance tells of its handoffs from time to time.
+struct HandoffReport {
+  HandoffStats stats;
+  std::vector<Decision> decisions;  // of its local scheduler, since the last one
 };
 
 }  // namespace sluice

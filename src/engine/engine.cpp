@@ -256,7 +256,7 @@ bool Engine::try_admit(Sequence& s) {
   const AdmissionRequest request{.id = s.id,
                                  .tokens = s.tokens,
                                  .generated = s.generated(),
-                                 .decode_cap = s.left_to_generate(),
+                                 .decode_cap = decode_cap(s),
                                  .priority = s.request->priority,
                                  .restored_tokens = s.computed,
                                  .true_length = s.true_length()};
@@ -425,8 +425,15 @@ std::span<const RunningSequence> Engine::running_views() {
   views_.clear();
   for (const auto& s : running_) {
     views_.push_back(s->view(static_cast<std::int32_t>(kv_.table(s->id).size())));
+    views_.back().decode_cap = decode_cap(*s);
   }
   return views_;
+}
+
+// A grant is never for more than a window: this caps no more than the forecast.
+std::int32_t Engine::decode_cap(const Sequence& sequence) const {
+  const std::int32_t left = sequence.left_to_generate();
+  return options_.hands_over ? std::min(left, options_.kv.window.max_steps) : left;
 }
 
 std::vector<BatchCandidate> Engine::candidates() const {

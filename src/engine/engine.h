@@ -35,6 +35,7 @@ struct EngineOptions {
   std::int32_t max_running = 64;    // sequences in a step
   std::int32_t max_waiting = 512;   // admitted to the instance, not to memory yet
   std::int32_t max_context = 4096;  // tokens of one sequence, prompt and output
+  bool hands_over = false;          // sequences leave once they are prefilled
   BatchOptions batch;
   KvOptions kv;
   // What copying one block to host memory takes, until copies have been measured.
@@ -116,6 +117,7 @@ class Engine final {
   [[nodiscard]] WindowStats window_stats() const;
   [[nodiscard]] TokenEvent event_for(Sequence& sequence) const;
   [[nodiscard]] std::span<const RunningSequence> running_views();
+  [[nodiscard]] std::int32_t decode_cap(const Sequence& sequence) const;
   [[nodiscard]] std::vector<BatchCandidate> candidates() const;
 
   // Constant after construction.

@@ -30,7 +30,9 @@ std::optional<double> memory_start(const LoadRow& row, const PlacementQuery& que
   if (row.num_points == 0) return std::nullopt;
   const double elapsed = to_seconds(query.now - row.received_at);
   const double step_s = std::max(row.step_s, 1e-6);
-  const double output = std::max(1, std::min(query.max_new_tokens, row.output_quantiles[2]));
+  // What a prefill instance generates it hands over.
+  const std::int32_t likely = row.role == Role::kPrefill ? 1 : row.output_quantiles[2];
+  const double output = std::max(1, std::min(query.max_new_tokens, likely));
   double start = row.wait_s;
   std::size_t first = 0;  // the point from which on room is being proved
   for (std::size_t i = 0; i < row.num_points; ++i) {
