@@ -79,7 +79,7 @@ void HandoffAgent::before_step() {
 
 void HandoffAgent::after_step() {
   for (const RequestId request : engine_.take_revoked()) target_.revoke(request, *this);
-  if (options_.role == Role::kPrefill) begin_new();
+  if (options_.role == Role::kPrefill || leaving_) begin_new();
   pump();
   std::erase_if(sent_until_, [this](const auto& entry) { return !source_.knows(entry.first); });
 }
@@ -87,13 +87,18 @@ void HandoffAgent::after_step() {
 void HandoffAgent::begin_new() {
   const TimePoint now = clock_.now();
   for (const RequestId request : engine_.may_leave()) {
-    const Sequence& sequence = *engine_.find(request);
-    // Those that have decoded here for a while were tried, and stay.
-    const auto before = static_cast<std::int32_t>(sequence.request->output.size());
-    if (sequence.generated() - before > 1 || source_.knows(request)) continue;
-    if (sequence.left_to_generate() < options_.handoff.least_left_tokens) continue;
+    if (source_.knows(request) || !wants_to_leave(*engine_.find(request))) continue;
     source_.begin(request, target_.attempts(request), now, *this);
   }
+}
+
+bool HandoffAgent::wants_to_leave(const Sequence& sequence) const {
+  if (!target_.settled(sequence.request->id)) return false;  // it has hardly arrived
+  if (leaving_) return true;
+  // Those that have decoded here for a while were tried, and stay.
+  const auto before = static_cast<std::int32_t>(sequence.request->output.size());
+  return sequence.generated() - before <= 1 &&
+         sequence.left_to_generate() >= options_.handoff.least_left_tokens;
 }
 
 TimePoint HandoffAgent::next_tick() const {

@@ -58,6 +58,8 @@ class HandoffAgent final : private SourceHost, private TargetHost {
   void peer_gone(InstanceId instance, Incarnation up_to);
   // True: a handoff sees to it. False: it is the engine's, or not known here.
   [[nodiscard]] bool cancel(RequestId request);
+  // From now on whatever runs here goes to where there is room, whatever its role.
+  void leave() { leaving_ = true; }
   void before_step();
   void after_step();
   void on_events(std::span<const TokenEvent> events);
@@ -95,6 +97,7 @@ class HandoffAgent final : private SourceHost, private TargetHost {
 
   void send(const Placement& to, HandoffMessage message) override;
   void begin_new();
+  [[nodiscard]] bool wants_to_leave(const Sequence& sequence) const;
   void pump();
   // Whether what a transfer has read is what the sequence holds.
   [[nodiscard]] bool still_true(const Sending& sending) const;
@@ -105,6 +108,7 @@ class HandoffAgent final : private SourceHost, private TargetHost {
   const Clock& clock_;
   PeerPort& peers_;
 
+  bool leaving_ = false;
   LocalScheduler scheduler_;
   HandoffSource source_;
   HandoffTarget target_;

@@ -77,6 +77,11 @@ class HandoffCluster {
     deaths_.emplace(clock_.now() + 10ms, InstanceId{static_cast<std::uint32_t>(at)});
   }
 
+  void drain(int at) {
+    instances_[static_cast<std::size_t>(at)]->agent.drain();
+    instances_[static_cast<std::size_t>(at)]->handoff.leave();
+  }
+
   // Runs for `time`, or (zero) until all is idle.
   bool run(Duration time = {}) {
     const TimePoint until = clock_.now() + (time == Duration{} ? 1h : time);
@@ -331,6 +336,18 @@ TEST(HandoffCluster, ADeadTargetCostsNoSecondPrefill) {
     if (!w.lost.contains(id)) w.expect_right(id);
   }
   w.expect_all_memory_back();
+}
+
+TEST(HandoffCluster, WhatRunsLeavesAnInstanceThatIsDrained) {
+  HandoffCluster w({.prefill = 1, .decode = 2});
+  for (std::uint64_t id = 1; id <= 6; ++id) w.submit(id, prompt_of(20, static_cast<Token>(id)), 60);
+  w.run(300ms);
+  w.drain(1);
+  EXPECT_TRUE(w.run());
+  for (std::uint64_t id = 1; id <= 6; ++id) w.expect_right(id);
+  w.expect_all_memory_back();
+  EXPECT_GT(w.stats(1).source.outcomes[0], 0);
+  EXPECT_EQ(w.stats(2).taken, 6);
 }
 
 TEST(HandoffCluster, RandomLoadsWithFaultsGiveExactAnswersAndAllMemoryBack) {
