@@ -40,7 +40,10 @@ struct LocalClusterOptions {
   // (no base): each has its own, and nothing is handed over.
   KvView arena;
   std::string decode_policy = "least-peak";  // of the local schedulers
-  HandoffOptions handoff;
+  // Here too silence only means a long step.
+  HandoffOptions handoff{.lease = std::chrono::minutes(2),
+                         .reserve_timeout = std::chrono::seconds(30),
+                         .send_timeout = std::chrono::minutes(2)};
 };
 
 // One engine. Its runner is bound to KV memory of `engine.kv` blocks already; that
