@@ -44,7 +44,8 @@ struct TargetChoice {
   Duration look_again{};
 };
 
-// What the source needs of its instance. Calls return at once.
+// What the source needs of its instance. Calls return at once, and do not call
+// the source in turn.
 class SourceHost {
  public:
   virtual ~SourceHost() = default;

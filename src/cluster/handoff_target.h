@@ -20,7 +20,8 @@
 
 namespace sluice {
 
-// What the target needs of its instance. Calls return at once.
+// What the target needs of its instance. Calls return at once, and do not call
+// the target in turn.
 class TargetHost {
  public:
   virtual ~TargetHost() = default;

@@ -54,7 +54,10 @@ class HandoffWorld {
 
   // --- All that may happen next; act(i) for i in [0, num_actions()) ------------
   [[nodiscard]] std::size_t num_actions() const { return actions().size(); }
-  void act(std::size_t i) { perform(actions()[i]); }
+  void act(std::size_t i) {
+    perform(actions()[i]);
+    send_cancels();
+  }
   [[nodiscard]] std::string name(std::size_t i) const {
     const Action a = actions()[i];
     static constexpr const char* kNames[] = {"deliver",     "lose",   "repeat", "run",     "sent",
@@ -67,12 +70,13 @@ class HandoffWorld {
   void settle() {
     limits_ = {};
     for (int round = 0; round < 400; ++round) {
-      while (!mail_.empty()) perform({Kind::kDeliver, 0});
+      while (!mail_.empty()) act({Kind::kDeliver, 0});
       hear_of_deaths();
       if (transfer_) perform({Kind::kSent, 0});
       for (int i = 0; i < 3; ++i) {
         if (can_run(i)) perform({Kind::kRun, i});
       }
+      send_cancels();
       if (mail_.empty() && !transfer_ && all_quiet()) return;
       if (mail_.empty() && !transfer_) move_time();
     }
@@ -153,6 +157,11 @@ class HandoffWorld {
   void end() { ended_ = true; }
   // The scheduler hears who runs the request; if it has ended, it is not wanted there.
   void runs_at(int where);
+  void act(Action action) {
+    perform(action);
+    send_cancels();
+  }
+  void send_cancels();
   void died(int where);
   void cancel_at(int where);
   void hear_of_deaths();
@@ -179,6 +188,7 @@ class HandoffWorld {
   int next_index_ = 0;
   bool ended_ = false;
   int placed_at_ = 2;
+  std::vector<int> unwanted_at_;  // where it runs though it has ended
   int violations_ = 0;
   bool refuse_next_ = false;
 };
@@ -293,7 +303,7 @@ class HandoffWorld::TargetPort final : public TargetHost {
     EXPECT_NE(t_.seat, Seat::kNone) << "given back twice";
     t_.seat = Seat::kNone;
   }
-  void cancel_running(RequestId) override { w_.cancel_at(i_); }
+  void cancel_running(RequestId) override { w_.unwanted_at_.push_back(i_); }
   void send(const Placement& to, HandoffMessage message) override {
     w_.mail_.push_back({w_.place_of(i_), to, std::move(message)});
   }
@@ -355,7 +365,6 @@ void HandoffWorld::run(int i) {
     if (source_alive_ && seat_ == Seat::kRuns) ++violations_;
     t.shown = true;
     runs_at(i);
-    if (t.seat != Seat::kRuns) return;
   }
   const int index = t.tokens++;
   const bool last = t.tokens == kTokens;
@@ -370,7 +379,11 @@ void HandoffWorld::run(int i) {
 
 void HandoffWorld::runs_at(int where) {
   placed_at_ = where;
-  if (ended_) cancel_at(where);
+  if (ended_) unwanted_at_.push_back(where);
+}
+
+void HandoffWorld::send_cancels() {
+  for (const int where : std::exchange(unwanted_at_, {})) cancel_at(where);
 }
 
 void HandoffWorld::died(int where) {

@@ -335,8 +335,7 @@ void Engine::compute(const BatchPlan& plan) {
   Result<StepOutput> output = runner_.run(input);
   kv_.use_step();
   if (!output) {
-    // Not the requests' fault: others of this kind may still serve them.
-    fail_all({ErrorCode::kUnavailable, "a step failed: " + output.error().message, 0});
+    fail_all(output.error());
     return;
   }
   step_time_.observe(plan.shape, output->duration);

@@ -10,11 +10,8 @@
 namespace sluice {
 namespace {
 
-constexpr KvLayout kLayout{.num_layers = 30,
-                           .num_kv_heads = 3,
-                           .head_dim_k = 64,
-                           .head_dim_v = 64,
-                           .block_tokens = 16};
+constexpr KvLayout kLayout{
+    .num_layers = 30, .num_kv_heads = 3, .head_dim_k = 64, .head_dim_v = 64, .block_tokens = 16};
 
 void BM_LocalTransfer(benchmark::State& state) {
   const auto blocks = kLayout.blocks_for(state.range(0));
