@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace sluice {
+
 std::int32_t cached_tokens(const PlacementQuery& query, InstanceId instance) {
   for (const CachedPrefix& prefix : query.cached) {
     if (prefix.instance == instance) return std::min(prefix.tokens, query.prompt_tokens);

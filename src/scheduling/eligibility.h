@@ -9,9 +9,6 @@
 
 namespace sluice {
 
-// Tokens of the prompt that the instance is believed to hold.
-[[nodiscard]] std::int32_t cached_tokens(const PlacementQuery& query, InstanceId instance);
-
 // Fresh, right role, not draining, large enough, own queue bounded: what does
 // not depend on a forecast.
 [[nodiscard]] Rejection basic_rejection(const LoadRow& row, const PlacementQuery& query,

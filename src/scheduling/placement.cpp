@@ -39,9 +39,9 @@ const char* outcome_name(PlacementOutcome outcome) {
 
 namespace {
 constexpr std::array<const char*, 14> kPolicyNames = {
-    "forecast", "least-peak", "round-robin", "random", "least-outstanding", "two-choices", "prefix-affinity",
-    "vllm-dp",  "llm-d",       "dynamo", "lmetric",           "mooncake",    "llumnix",
-    "polyserve"};
+    "forecast",    "least-peak",      "round-robin", "random",   "least-outstanding",
+    "two-choices", "prefix-affinity", "vllm-dp",     "llm-d",    "dynamo",
+    "lmetric",     "mooncake",        "llumnix",     "polyserve"};
 }  // namespace
 
 std::span<const char* const> policy_names() {
