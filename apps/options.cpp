@@ -104,6 +104,29 @@ void add_memory(CLI::App& app, ServeOptions& o) {
       ->capture_default_str();
 }
 
+void add_engines(CLI::App& app, ServeOptions& o) {
+  app.add_option("--instances", o.instances,
+                 "engines in this process; threads and memory are shared out")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  auto* prefill = app.add_option("--prefill", o.prefill,
+                                 "engines that prefill, and hand what they have prefilled over")
+                      ->check(CLI::Range(1, 32))
+                      ->excludes("--instances");
+  auto* decode = app.add_option("--decode", o.decode, "engines that decode what is handed over")
+                     ->check(CLI::Range(1, 32))
+                     ->needs(prefill);
+  prefill->needs(decode);
+  std::vector<std::string> policies(policy_names().begin(), policy_names().end());
+  app.add_option("--policy", o.policy, "how an instance is chosen")
+      ->check(CLI::IsMember(policies))
+      ->capture_default_str();
+  app.add_option("--decode-policy", o.decode_policy,
+                 "how a prefill engine chooses the decode engine")
+      ->check(CLI::IsMember(policies))
+      ->capture_default_str();
+}
+
 void add_serve(CLI::App& app, ServeOptions& o) {
   app.add_option("model,--model", o.model, "the model, a GGUF file")->required();
   app.add_option("--config", "a YAML file with these same names; flags win over it")
@@ -129,10 +152,7 @@ void add_serve(CLI::App& app, ServeOptions& o) {
          "NAME=PRIORITY: what x-gateway-inference-objective: NAME means; may be repeated")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
-  app.add_option("--instances", o.instances,
-                 "engines in this process; threads and memory are shared out")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
+  add_engines(app, o);
   app.add_option("--threads", o.threads, "compute threads in all (default: one a core)")
       ->check(CLI::Range(0, 1024));
   app.add_option("--io-threads", o.io_threads, "threads for connections")
@@ -153,10 +173,6 @@ void add_serve(CLI::App& app, ServeOptions& o) {
       ->capture_default_str();
   app.add_option("--drain-seconds", o.drain_seconds, "on SIGTERM, wait so long for what runs")
       ->check(CLI::Range(0, 86400))
-      ->capture_default_str();
-  std::vector<std::string> policies(policy_names().begin(), policy_names().end());
-  app.add_option("--policy", o.policy, "how an instance is chosen")
-      ->check(CLI::IsMember(policies))
       ->capture_default_str();
   app.add_flag("--prefix-cache,!--no-prefix-cache", o.prefix_cache,
                "keep and share the KV of equal prefixes (on)");
@@ -278,6 +294,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     throw std::runtime_error(fmt::format("{} (see sluice --help)", e.what()));
   }
+  if (result.serve.prefill > 0) result.serve.instances = result.serve.prefill + result.serve.decode;
   if (run_app->parsed()) result.command = Command::kRun;
   if (inspect_app->parsed()) result.command = Command::kInspect;
   if (simulate_app->parsed()) result.command = Command::kSimulate;

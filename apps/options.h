@@ -26,8 +26,10 @@ struct ServeOptions {
   std::vector<std::string> api_keys;
   std::vector<std::string> cors_origins{"localhost"};
   std::map<std::string, std::int32_t> objectives;  // priorities by name
-  std::int32_t instances = 1;
-  std::int32_t threads = 0;  // of all instances together
+  std::int32_t instances = 1;  // prefill and decode together, where these are given
+  std::int32_t prefill = 0;    // instances that hand over what they have prefilled,
+  std::int32_t decode = 0;     // and those that go on with it; both or none
+  std::int32_t threads = 0;    // of all instances together
   std::int32_t io_threads = 2;
   std::size_t kv_memory = 0;       // bytes, of all instances together
   std::size_t kv_host_memory = 0;  // bytes, of all instances together; 0: no pausing
@@ -40,6 +42,7 @@ struct ServeOptions {
   std::int32_t drain_seconds = 60;
   std::string policy = "forecast";
   std::string memory_policy = "windowed";  // one of memory_policy_names()
+  std::string decode_policy = "least-peak";
   bool prefix_cache = true;
   bool repack = true;
   bool accept_any_model = false;

@@ -25,11 +25,14 @@
 namespace sluice {
 namespace {
 
-// One arena an instance, touched by as many threads as will use it.
+// One arena an instance, or one for all where sequences go from one to another;
+// touched by as many threads as will use it.
 std::vector<KvArena> make_arenas(const ServeOptions& options, const Sizing& sizing) {
   std::vector<KvArena> arenas;
-  for (std::int32_t i = 0; i < options.instances; ++i) {
-    arenas.push_back(or_throw(KvArena::create(sizing.layout, sizing.num_blocks)));
+  const std::int32_t count = options.prefill > 0 ? 1 : options.instances;
+  for (std::int32_t i = 0; i < count; ++i) {
+    const std::int32_t blocks = sizing.num_blocks * (options.instances / count);
+    arenas.push_back(or_throw(KvArena::create(sizing.layout, blocks)));
     const KvArena& arena = arenas.back();
     std::vector<Status> results(static_cast<std::size_t>(sizing.threads));
     std::vector<std::jthread> threads;
@@ -71,7 +74,9 @@ HostMemory make_host_memory(const KvView& device, const Sizing& sizing) {
 std::vector<LocalInstance> make_instances(const ServeOptions& options, const Sizing& sizing,
                                           const Model& model, const std::vector<KvArena>& arenas) {
   std::vector<LocalInstance> instances;
-  for (const KvArena& arena : arenas) {
+  for (std::int32_t i = 0; i < options.instances; ++i) {
+    const bool shared = options.prefill > 0;
+    const KvArena& arena = arenas[shared ? 0 : static_cast<std::size_t>(i)];
     auto runner = or_throw(model.make_runner(
         {.num_threads = sizing.threads,
          .max_step_tokens = sizing.max_batch_tokens,
@@ -82,7 +87,11 @@ std::vector<LocalInstance> make_instances(const ServeOptions& options, const Siz
     engine.kv.policy = memory_policy_of(options.memory_policy).value();  // the flag was checked
     HostMemory host = make_host_memory(arena.view(), sizing);
     if (host.kv) engine.host_block_copy = host.block_copy;
-    instances.push_back({engine, std::move(runner), std::move(host.kv)});
+    if (shared) engine.kv.first_block = i * sizing.num_blocks;
+    const Role role = !shared               ? Role::kUnified
+                      : i < options.prefill ? Role::kPrefill
+                                            : Role::kDecode;
+    instances.push_back({engine, std::move(runner), std::move(host.kv), role});
   }
   return instances;
 }
@@ -174,6 +183,8 @@ int serve(const ServeOptions& options) {
 
   LocalClusterOptions cluster_options;
   cluster_options.policy = options.policy;
+  cluster_options.decode_policy = options.decode_policy;
+  if (options.prefill > 0) cluster_options.arena = arenas.front().view();
   cluster_options.scheduler.queue_limit = options.queue_limit;
   cluster_options.seed = std::random_device{}();
   const auto cluster = or_throw(LocalCluster::start(cluster_options, std::move(instances),

@@ -67,6 +67,16 @@ void GlobalScheduler::on_finished(RequestId request, TimePoint now) {
   serve_queue(now);
 }
 
+void GlobalScheduler::runs_at(RequestId request, const Placement& placement) {
+  const auto it = placed_.find(request);
+  if (it == placed_.end()) {
+    instances_.cancel(placement, request);
+    return;
+  }
+  it->second = placement;
+  ledger_.remove(request);
+}
+
 void GlobalScheduler::instance_gone(InstanceId instance, Incarnation incarnation,
                                     const Error& error, TimePoint now) {
   const LoadRow* row = table_.find(instance);
@@ -262,6 +272,10 @@ void GlobalScheduler::commit(const Decision& decision, const PlacementQuery& que
 
 void GlobalScheduler::record(Decision decision) {
   outcomes_[static_cast<std::size_t>(decision.outcome)] += 1;
+  note(std::move(decision));
+}
+
+void GlobalScheduler::note(Decision decision) {
   decisions_.push_back(std::move(decision));
   if (decisions_.size() > kMaxDecisions) decisions_.pop_front();
 }

@@ -59,6 +59,11 @@ class GlobalScheduler final {
   void cancel(RequestId request, TimePoint now);
   // The instance sent the request's finishing event.
   void on_finished(RequestId request, TimePoint now);
+  // The request was handed over and runs there now. If it has ended meanwhile,
+  // nobody wants it there.
+  void runs_at(RequestId request, const Placement& placement);
+  // A decision of an instance's local scheduler, for the record.
+  void note(Decision decision);
   // An incarnation has ended: what was placed there ends with this error.
   void instance_gone(InstanceId instance, Incarnation incarnation, const Error& error,
                      TimePoint now);

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "cluster/handoff_stats.h"
 #include "engine/engine_stats.h"
 #include "engine/request.h"
 #include "scheduling/load_report.h"
@@ -18,6 +20,7 @@ namespace sluice {
 struct InstanceSnapshot {
   LoadReport report;
   EngineStats stats;
+  std::optional<HandoffStats> handoffs;  // none: it takes no part in them
   std::int64_t ledger_tokens = 0;
   Duration report_age{};
 };

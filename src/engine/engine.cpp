@@ -32,6 +32,11 @@ Status Engine::accept(const Request& request) const {
                             "this one has {} and {}",
                             prompt, request.max_tokens));
   }
+  if (std::ssize(request.output) >= request.max_tokens) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} tokens are generated already, of {}", request.output.size(),
+                            request.max_tokens));
+  }
   const std::int64_t total = prompt + request.max_tokens;
   if (total > options_.max_context) {
     return fail(ErrorCode::kNeverFits,
@@ -66,6 +71,7 @@ void Engine::submit(std::unique_ptr<Request> request) {
     auto sampler = samplers_.make(wanted.sampling, wanted.prompt);
     if (sampler) {
       sequence->sampler = std::move(*sampler);
+      status = sequence->sampler->resume(wanted.output);
     } else {
       status = tl::unexpected(std::move(sampler).error());
     }
@@ -79,26 +85,28 @@ void Engine::submit(std::unique_ptr<Request> request) {
   }
 
   sequence->tokens = wanted.prompt;
+  sequence->tokens.insert(sequence->tokens.end(), wanted.output.begin(), wanted.output.end());
   sequence->prompt_tokens = static_cast<std::int32_t>(wanted.prompt.size());
   waiting_.add(std::move(sequence));
 }
 
 void Engine::cancel(RequestId request) {
-  const auto is_it = [request](const auto& s) { return s && s->request->id == request; };
-  const auto cancelled = [this](Sequence& sequence) {
-    TokenEvent event = event_for(sequence);
-    event.finish = FinishReason::kCancelled;
-    finish(sequence, std::move(event));
-  };
+  const auto is_it = [request](const auto& s) { return s->here() && s->request->id == request; };
   if (auto it = std::find_if(running_.begin(), running_.end(), is_it); it != running_.end()) {
     kv_.release((*it)->id);
     forecast_.observe((*it)->generated(), /*censored=*/true);
-    cancelled(**it);
+    end_cancelled(**it);
     running_.erase(it);
   } else if (const Sequence* waits = waiting_.find(request)) {
     const std::unique_ptr<Sequence> sequence = waiting_.take(*waits);
-    cancelled(*sequence);
+    end_cancelled(*sequence);
   }
+}
+
+void Engine::end_cancelled(Sequence& sequence) {
+  TokenEvent event = event_for(sequence);
+  event.finish = FinishReason::kCancelled;
+  finish(sequence, std::move(event));
 }
 
 void Engine::fail_all(const Error& error) {
@@ -109,11 +117,12 @@ void Engine::fail_all(const Error& error) {
     finish(sequence, std::move(event));
   };
   for (auto& sequence : running_) {
+    if (!sequence->here()) continue;  // of another instance, or it would have to know
     kv_.release(sequence->id);
     lost(*sequence);
   }
   for (const auto& sequence : waiting_.items()) lost(*sequence);
-  running_.clear();
+  remove_finished();
   waiting_.clear();
   flush_events();
 }
@@ -128,7 +137,9 @@ bool Engine::step() {
   renew_window();
   admit_waiting();
   const BatchPlan plan = batch_scheduler_.plan(candidates(), step_time_);  // pure
-  CHECK(!plan.empty() || running_.empty());  // who runs has a grant to write
+  // Who runs has a grant to write.
+  CHECK(!plan.empty() ||
+        std::none_of(running_.begin(), running_.end(), [](const auto& s) { return s->here(); }));
   if (!plan.empty()) compute(plan);
   flush_events();
   DCHECK((check_invariants(), true));
@@ -180,7 +191,7 @@ RemedyCosts Engine::remedy_costs(const Sequence& sequence) {
   if (sequence.copy) return costs;  // not all of its KV is there yet
   const std::int32_t blocks = kv_.blocks_for(sequence.computed);
   if (host_.has_room(blocks)) costs.pause = host_.cost(blocks);
-  if (mover_ != nullptr && blocks > 0) costs.move = mover_->predict(sequence);
+  if (mover_ != nullptr && blocks > 0 && sequence.here()) costs.move = mover_->predict(sequence);
   return costs;
 }
 
@@ -190,6 +201,11 @@ void Engine::give_way(SequenceId id) {
   CHECK(it != running_.end());
   std::unique_ptr<Sequence> sequence = std::move(*it);
   running_.erase(it);
+  if (sequence->presence == Presence::kArriving) {
+    kv_.release(id);
+    revoked_.push_back(sequence->request->id);
+    return forget(std::move(sequence));
+  }
   const std::span<const BlockId> blocks =
       kv_.table(id).first(static_cast<std::size_t>(kv_.blocks_for(sequence->computed)));
   RemedyCosts costs = remedy_costs(*sequence);
@@ -214,7 +230,12 @@ void Engine::give_way(SequenceId id) {
   }
   kv_.release(id);
   sequence->copy.reset();
-  waiting_.add(std::move(sequence));
+  sequence->restarts += 1;
+  if (sequence->presence == Presence::kResting) {
+    yielded_.push_back(std::move(sequence));
+  } else {
+    waiting_.add(std::move(sequence));
+  }
 }
 
 void Engine::admit_waiting() {
@@ -235,7 +256,7 @@ bool Engine::try_admit(Sequence& s) {
   const AdmissionRequest request{.id = s.id,
                                  .tokens = s.tokens,
                                  .generated = s.generated(),
-                                 .decode_cap = s.left_to_generate(),
+                                 .decode_cap = decode_cap(s),
                                  .priority = s.request->priority,
                                  .reuse_prefix = !s.wants_scores(),
                                  .restored_tokens = s.computed,
@@ -382,6 +403,7 @@ void Engine::apply_token(Sequence& sequence, Result<SampledToken>& sampled) {
 TokenEvent Engine::event_for(Sequence& sequence) const {
   TokenEvent event;
   event.request = sequence.request->id;
+  event.attempt = sequence.request->attempt;
   event.index = sequence.tokens.empty() ? 0 : sequence.generated();
   if (!sequence.announced) {
     sequence.announced = true;
@@ -418,8 +440,15 @@ std::span<const RunningSequence> Engine::running_views() {
   views_.clear();
   for (const auto& s : running_) {
     views_.push_back(s->view(static_cast<std::int32_t>(kv_.table(s->id).size())));
+    views_.back().decode_cap = decode_cap(*s);
   }
   return views_;
+}
+
+// A grant is never for more than a window: this caps no more than the forecast.
+std::int32_t Engine::decode_cap(const Sequence& sequence) const {
+  const std::int32_t left = sequence.left_to_generate();
+  return options_.hands_over ? std::min(left, options_.kv.window.max_steps) : left;
 }
 
 std::vector<BatchCandidate> Engine::candidates() const {
@@ -429,8 +458,8 @@ std::vector<BatchCandidate> Engine::candidates() const {
     candidates.push_back({.id = s->id,
                           .computed = s->computed,
                           .left_to_compute = s->left_to_compute(),
-                          .granted_tokens = kv_.granted_tokens(s->id),
-                          .decoding = s->decoding(),
+                          .granted_tokens = s->here() ? kv_.granted_tokens(s->id) : s->computed,
+                          .decoding = s->decoding() || !s->here(),
                           .scored = s->wants_scores()});
   }
   return candidates;
@@ -446,7 +475,7 @@ EngineLoad Engine::load() const {
   }
   for (const auto& s : running_) {
     load.context_tokens += s->computed;
-    if (!s->decoding()) load.uncomputed_tokens += s->left_to_compute();
+    if (s->here() && !s->decoding()) load.uncomputed_tokens += s->left_to_compute();
   }
   load.kv = kv_.stats();
   const Window& window = kv_.window();
@@ -509,11 +538,12 @@ EngineStats Engine::stats() const {
 void Engine::check_invariants() const {
   kv_.check_invariants();
   for (const auto& s : running_) {
-    CHECK_GE(s->left_to_compute(), 1);
+    CHECK(s->left_to_compute() >= 1 || s->presence == Presence::kArriving);
     CHECK_LE(s->computed, kv_.granted_tokens(s->id));
     CHECK(!s->paused());
   }
   std::int32_t host_blocks = 0;
+  for (const auto& s : yielded_) host_blocks += static_cast<std::int32_t>(s->host_blocks.size());
   for (const auto& s : waiting_.items()) {
     CHECK_EQ(kv_.blocks_for(s->computed), static_cast<std::int32_t>(s->host_blocks.size()));
     host_blocks += static_cast<std::int32_t>(s->host_blocks.size());

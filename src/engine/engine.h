@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "base/time.h"
 #include "engine/batch_scheduler.h"
+#include "engine/engine_handoff.h"
 #include "engine/engine_stats.h"
 #include "engine/host_store.h"
 #include "engine/remedy.h"
@@ -34,26 +35,11 @@ struct EngineOptions {
   std::int32_t max_running = 64;    // sequences in a step
   std::int32_t max_waiting = 512;   // admitted to the instance, not to memory yet
   std::int32_t max_context = 4096;  // tokens of one sequence, prompt and output
+  bool hands_over = false;          // sequences leave once they are prefilled
   BatchOptions batch;
   KvOptions kv;
   // What copying one block to host memory takes, until copies have been measured.
   Duration host_block_copy = std::chrono::microseconds(100);
-};
-
-// What a load report is made of; cheap to take.
-struct EngineLoad {
-  std::int32_t waiting_requests = 0;
-  std::int64_t waiting_tokens = 0;     // known tokens of the waiting
-  std::int64_t uncomputed_tokens = 0;  // waiting and running
-  std::int32_t running_sequences = 0;
-  std::int64_t context_tokens = 0;  // KV held by the running set
-  KvStats kv;
-  std::int64_t window_number = 0;
-  TimePoint window_begin{};
-  TimePoint window_end{};
-  std::vector<Outlook> outlook;  // of the present window's plan
-  StepTimeCoefficients step;
-  std::array<std::int32_t, 3> output_quantiles{};  // p10, p50, p90
 };
 
 class Engine final {
@@ -77,8 +63,30 @@ class Engine final {
   // Ends every request with this error; the device has failed or the instance stops.
   void fail_all(const Error& error);
 
+  // --- Handoffs, in engine_handoff.cpp -------------------------------------------
+
+  // Running here, and past their prompt when the next step is done.
+  [[nodiscard]] std::vector<RequestId> may_leave() const;
+  // Null: not admitted here. Valid until the next non-const call.
+  [[nodiscard]] const Sequence* find(RequestId request) const;
+  [[nodiscard]] std::span<const BlockId> table(RequestId request) const;
+  // It takes no more steps; its KV stays. False: it does not run here.
+  [[nodiscard]] bool rest(RequestId request);
+  // What rests runs again; from its tokens, if its KV had to yield meanwhile.
+  void wake(RequestId request);
+  // It is gone without an event, whatever it was doing; its blocks are free.
+  void drop(RequestId request);
+  // What rests ends, cancelled.
+  void end_resting(RequestId request);
+  // Takes memory for a sequence whose KV comes from elsewhere.
+  [[nodiscard]] tl::expected<Arrival, ArrivalRefusal> reserve(ArrivalRequest arrival);
+  // The KV of a reserved one is there: it takes part in the next step.
+  [[nodiscard]] Status start(RequestId request, const ArrivedState& state);
+  // Reservations that had to yield at a boundary; each is told once.
+  [[nodiscard]] std::vector<RequestId> take_revoked();
+
   [[nodiscard]] bool idle() const {
-    return running_.empty() && waiting_.empty() && events_.empty();
+    return running_.empty() && waiting_.empty() && yielded_.empty() && events_.empty();
   }
   [[nodiscard]] EngineLoad load() const;
   [[nodiscard]] EngineStats stats() const;
@@ -102,11 +110,15 @@ class Engine final {
   static void add_scores(Sequence& sequence, std::vector<ScoredToken>& scores);
   void apply_token(Sequence& sequence, Result<SampledToken>& sampled);
   void finish(Sequence& sequence, TokenEvent&& event);
+  void end_cancelled(Sequence& sequence);
+  [[nodiscard]] Duration until_room(std::int64_t blocks, Refusal refusal) const;
+  void forget(std::unique_ptr<Sequence> sequence);
   void remove_finished();
   void flush_events();
   [[nodiscard]] WindowStats window_stats() const;
   [[nodiscard]] TokenEvent event_for(Sequence& sequence) const;
   [[nodiscard]] std::span<const RunningSequence> running_views();
+  [[nodiscard]] std::int32_t decode_cap(const Sequence& sequence) const;
   [[nodiscard]] std::vector<BatchCandidate> candidates() const;
 
   // Constant after construction.
@@ -125,6 +137,8 @@ class Engine final {
 
   std::vector<std::unique_ptr<Sequence>> running_;  // in the order of admission
   WaitingQueue waiting_;
+  std::vector<std::unique_ptr<Sequence>> yielded_;  // rest, but had to give up their blocks
+  std::vector<RequestId> revoked_;
   Tenants tenants_;
   std::vector<TokenEvent> events_;  // to leave with this step
   std::vector<RequestId> seen_;

@@ -1,4 +1,4 @@
-// Counters and present state of one engine, copied out for metrics, the debug
+// Load, counters and present state of one engine, copied out for metrics, the debug
 // endpoints and the page. Plain values; the engine is the only writer.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include "base/ids.h"
 #include "base/time.h"
 #include "memory/kv_manager.h"
+#include "memory/step_time_model.h"
 
 namespace sluice {
 
@@ -86,6 +87,22 @@ struct EngineStats {
   FixedHistogram<12> step_tokens{{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048}, {}, 0};
   FixedHistogram<12> step_seconds{
       {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5}, {}, 0};
+};
+
+// What a load report is made of; cheap to take.
+struct EngineLoad {
+  std::int32_t waiting_requests = 0;
+  std::int64_t waiting_tokens = 0;     // known tokens of the waiting
+  std::int64_t uncomputed_tokens = 0;  // waiting and running
+  std::int32_t running_sequences = 0;
+  std::int64_t context_tokens = 0;  // KV held by the running set
+  KvStats kv;
+  std::int64_t window_number = 0;
+  TimePoint window_begin{};
+  TimePoint window_end{};
+  std::vector<Outlook> outlook;  // of the present window's plan
+  StepTimeCoefficients step;
+  std::array<std::int32_t, 3> output_quantiles{};  // p10, p50, p90
 };
 
 }  // namespace sluice

@@ -20,7 +20,11 @@ struct Request {
   std::int32_t priority = 0;    // higher is admitted earlier and yields later
   std::string tenant;           // shares of one priority are fair among these; may be empty
   SamplingParams sampling;
-  TimePoint arrival{};  // at the gateway
+  TimePoint arrival{};   // at the gateway
+  std::string trace_id;  // x-request-id of its client, for logs
+  // What instances that are lost have generated; this one goes on after it.
+  std::vector<Token> output;
+  std::int32_t attempt = 0;  // 0, 1, 2, ...: the how manyth placement
 };
 
 enum class FinishReason : std::uint8_t {
@@ -36,7 +40,8 @@ enum class FinishReason : std::uint8_t {
 // exactly one event has a finish reason: the last.
 struct TokenEvent {
   RequestId request;
-  std::int32_t index = 0;  // of the token among the generated ones
+  std::int32_t attempt = 0;  // of the request; events of an attempt given up are ignored
+  std::int32_t index = 0;    // of the token among the generated ones
   bool has_token = false;
   SampledToken token;  // without has_token and with kStop: the one that ended it
   FinishReason finish = FinishReason::kNone;

@@ -23,6 +23,13 @@
 
 namespace sluice {
 
+// Whether a sequence runs here, or holds memory only (engine/engine_handoff.cpp).
+enum class Presence : std::uint8_t {
+  kHere,
+  kArriving,  // its KV is on the way from another instance
+  kResting,   // its KV is kept until another instance has shown a token of it
+};
+
 struct Sequence {
   SequenceId id;
   std::unique_ptr<Request> request;
@@ -38,6 +45,8 @@ struct Sequence {
   bool announced = false;                // its first event has left
   std::size_t tenant = 0;                // of Tenants
   std::vector<BlockId> host_blocks;      // paused: where KV of [0, computed) is
+  std::int32_t restarts = 0;             // times that it had to give way
+  Presence presence = Presence::kHere;
 
   [[nodiscard]] std::int32_t known() const { return static_cast<std::int32_t>(tokens.size()); }
   [[nodiscard]] std::int32_t generated() const { return known() - prompt_tokens; }
@@ -46,6 +55,7 @@ struct Sequence {
   // One token left means that the step's row is a decode row.
   [[nodiscard]] bool decoding() const { return left_to_compute() == 1 && generated() > 0; }
   [[nodiscard]] std::int32_t left_to_generate() const { return request->max_tokens - generated(); }
+  [[nodiscard]] bool here() const { return presence == Presence::kHere; }
 
   // A benchmark's answer, which the oracle alone can read.
   [[nodiscard]] HiddenLength true_length() const {
@@ -63,12 +73,13 @@ struct Sequence {
                                      static_cast<std::size_t>(std::max(count, 0)));
   }
 
-  // How the window planner sees it.
+  // How the window planner sees it: what arrives or rests, as if it decoded here,
+  // so that there is room for it to do so.
   [[nodiscard]] RunningSequence view(std::int32_t held_blocks) const {
     return {.id = id,
             .held_tokens = computed,
             .held_blocks = held_blocks,
-            .prefill_left = left_to_compute(),
+            .prefill_left = here() ? left_to_compute() : 1,
             .generated = generated(),
             .decode_cap = left_to_generate(),
             .priority = request->priority,

@@ -120,6 +120,21 @@ void write_counters(JsonWriter& json, const EngineStats& stats) {
   json.member("step_time_error", stats.step_time_error);
 }
 
+void write_handoffs(JsonWriter& json, const HandoffStats& handoffs) {
+  json.key("handoffs").begin_object();
+  for (std::size_t i = 0; i < kHandoffOutcomeNames.size(); ++i) {
+    json.member(kHandoffOutcomeNames[i], handoffs.source.outcomes[i]);
+  }
+  json.member("leaving", handoffs.leaving).member("reservations", handoffs.reservations);
+  json.member("taken", handoffs.taken).member("expired", handoffs.expired);
+  json.member("refused_not_before", handoffs.source.not_before);
+  json.member("refused_never", handoffs.source.never);
+  json.member("targets_lost", handoffs.source.targets_lost);
+  json.member("transport", handoffs.transfer.transport).member("bytes", handoffs.transfer.bytes);
+  json.member("blocks_held", handoffs.transfer.blocks_held);
+  json.member("transfers_failed", handoffs.transfer.failed).end_object();
+}
+
 void write_candidate(JsonWriter& json, const Candidate& candidate) {
   json.begin_object().member("instance", candidate.instance.value);
   json.member("rejection", rejection_name(candidate.rejection)).member("cost", candidate.cost);
@@ -148,6 +163,7 @@ std::string memory_json(const ClusterSnapshot& snapshot, TimePoint now) {
     write_window(json, instance.stats.window, instance.stats.windows, now);
     write_running(json, instance.stats.running);
     write_counters(json, instance.stats);
+    if (instance.handoffs) write_handoffs(json, *instance.handoffs);
     json.end_object();
   }
   json.end_array().end_object();
@@ -161,6 +177,12 @@ std::string decisions_json(const ClusterSnapshot& snapshot, TimePoint now) {
   for (auto d = snapshot.decisions.rbegin(); d != snapshot.decisions.rend(); ++d) {
     json.begin_object().member("request", id_text(d->request));
     json.member("age_ms", milliseconds(now - d->at)).member("policy", d->policy);
+    json.member("role", role_name(d->role)).key("by");
+    if (d->by) {
+      json.value(d->by->value);
+    } else {
+      json.value("global");
+    }
     json.member("outcome", outcome_name(d->outcome)).key("instance");
     if (d->placement) {
       json.value(d->placement->instance.value);

@@ -108,6 +108,7 @@ Result<std::string> PlainChat::schema_to_grammar(std::string_view schema) const 
 Result<std::unique_ptr<Sampler>> FakeSamplers::make(const SamplingParams& params,
                                                     std::span<const Token>) const {
   class Nothing final : public Sampler {
+    Status resume(std::span<const Token>) override { return {}; }
     Result<SampledToken> sample(std::span<float>) override {
       return fail(ErrorCode::kInternal, "not for sampling");
     }

@@ -28,6 +28,9 @@ struct AdmissionRequest {
   // KV of tokens [0, restored_tokens) is kept elsewhere: after the admission the
   // caller copies what was not cached into the table and says written().
   std::int32_t restored_tokens = 0;
+  // Or KV of at most so many tokens comes later, from another instance: all its
+  // blocks are given at once, and are no prefix for others before arrived().
+  std::int32_t arriving_tokens = 0;
   HiddenLength true_length{};  // benchmarks: for the oracle alone
 };
 

@@ -6,8 +6,9 @@
 
 namespace sluice {
 
-BlockPool::BlockPool(std::int32_t num_blocks) {
+BlockPool::BlockPool(std::int32_t num_blocks, std::int32_t first) : first_(first) {
   CHECK_GE(num_blocks, 0);
+  CHECK_GE(first, 0);
   const auto count = static_cast<std::size_t>(num_blocks);
   refs_.assign(count, 0);
   written_.assign(count, 0);
@@ -37,7 +38,7 @@ void BlockPool::allocate(std::int32_t count, std::vector<BlockId>& table) {
   for (std::int32_t i = 0; i < count; ++i) {
     if (!table.empty()) {
       const BlockId next(table.back().value + 1);
-      if (next.value < num_blocks() && is_free(next)) {
+      if (next.value - first_ < num_blocks() && is_free(next)) {
         take(next);
         table.push_back(next);
         continue;
@@ -45,7 +46,7 @@ void BlockPool::allocate(std::int32_t count, std::vector<BlockId>& table) {
     }
     while (free_words_[first_word_] == 0) ++first_word_;
     const auto bit = static_cast<std::size_t>(std::countr_zero(free_words_[first_word_]));
-    const BlockId lowest(static_cast<std::int32_t>(first_word_ * 64 + bit));
+    const BlockId lowest(first_ + static_cast<std::int32_t>(first_word_ * 64 + bit));
     take(lowest);
     table.push_back(lowest);
   }
@@ -93,7 +94,7 @@ void BlockPool::check_invariants() const {
   std::int32_t num_written = 0;
   for (std::int32_t b = 0; b < num_blocks(); ++b) {
     const std::size_t i = static_cast<std::size_t>(b);
-    const bool free = is_free(BlockId(b));
+    const bool free = is_free(BlockId(first_ + b));
     CHECK_GE(refs_[i], 0);
     if (free) {
       CHECK_EQ(refs_[i], 0);

@@ -16,9 +16,11 @@ namespace sluice {
 
 class BlockPool final {
  public:
-  explicit BlockPool(std::int32_t num_blocks);
+  // Blocks [first, first + num_blocks) of an arena that others may share.
+  explicit BlockPool(std::int32_t num_blocks, std::int32_t first = 0);
 
   [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(refs_.size()); }
+  [[nodiscard]] std::int32_t first() const { return first_; }
   [[nodiscard]] std::int32_t num_free() const { return num_free_; }
   [[nodiscard]] std::int32_t num_used() const { return num_used_; }
   [[nodiscard]] std::int32_t num_kept() const { return num_blocks() - num_free_ - num_used_; }
@@ -47,14 +49,15 @@ class BlockPool final {
   void check_invariants() const;
 
  private:
-  [[nodiscard]] static std::size_t index(BlockId block) {
-    return static_cast<std::size_t>(block.value);
+  [[nodiscard]] std::size_t index(BlockId block) const {
+    return static_cast<std::size_t>(block.value - first_);
   }
   void take(BlockId block);
 
-  std::vector<std::int32_t> refs_;
+  std::int32_t first_ = 0;
+  std::vector<std::int32_t> refs_;  // by index()
   std::vector<std::uint8_t> written_;
-  std::vector<std::uint64_t> free_words_;  // bit b of word w: block 64 w + b is free
+  std::vector<std::uint64_t> free_words_;  // bit b of word w: that of index 64 w + b is free
   std::size_t first_word_ = 0;             // no word before it has a free block
   std::int32_t num_free_ = 0;
   std::int32_t num_used_ = 0;

@@ -34,7 +34,7 @@ class KvManager::Impl {
       : options_(options),
         planner_(window_options_for(options.policy, options.window)),
         rule_(make_admission_rule(options.policy, planner_, options.seed)),
-        pool_(options.num_blocks),
+        pool_(options.num_blocks, options.first_block),
         index_(options.window.block_tokens) {}
 
   tl::expected<Admission, Refusal> admit(const AdmissionRequest& request,
@@ -46,6 +46,7 @@ class KvManager::Impl {
                             bool early, std::int64_t room_blocks);
   void use_step();
   void written(SequenceId id, std::span<const Token> tokens);
+  void arrived(SequenceId id, std::span<const Token> tokens);
   void release(SequenceId id);
   [[nodiscard]] std::int32_t cached_prefix(std::span<const Token> tokens) const;
   void drop_prefixes();
@@ -114,11 +115,13 @@ PrefixMatch KvManager::Impl::match(std::span<const Token> tokens) const {
 
 RunningSequence KvManager::Impl::arrival(const AdmissionRequest& request,
                                          std::int32_t cached_tokens) const {
-  const std::int32_t held = std::max(cached_tokens, request.restored_tokens);
+  const std::int32_t known = static_cast<std::int32_t>(request.tokens.size());
+  const std::int32_t held =
+      std::max({cached_tokens, request.restored_tokens, request.arriving_tokens});
   return {.id = request.id,
           .held_tokens = held,
           .held_blocks = planner_.blocks_for(cached_tokens),
-          .prefill_left = static_cast<std::int32_t>(request.tokens.size()) - held,
+          .prefill_left = request.arriving_tokens > 0 ? 1 : known - held,
           .generated = request.generated,
           .decode_cap = request.decode_cap,
           .priority = request.priority,
@@ -154,7 +157,8 @@ tl::expected<Admission, Refusal> KvManager::Impl::admit(const AdmissionRequest& 
     found.partial_tokens = 0;
   };
   const auto matched = static_cast<std::int32_t>(found.path.size()) * options_.window.block_tokens;
-  if (request.restored_tokens >= matched + found.partial_tokens) whole_blocks_only();
+  const std::int32_t from_elsewhere = std::max(request.restored_tokens, request.arriving_tokens);
+  if (from_elsewhere >= matched + found.partial_tokens) whole_blocks_only();
   Fit fit = this->fit(request, found);
   if (!fit.fits && found.partial) {
     whole_blocks_only();  // the block to copy from takes room too, until it is copied
@@ -191,7 +195,7 @@ tl::expected<Admission, Refusal> KvManager::Impl::admit(const AdmissionRequest& 
   }
   grow(held, fit.new_blocks);
   usage_.window_granted_blocks += fit.new_blocks;
-  held.written = fit.cached_tokens;
+  held.written = std::max(fit.cached_tokens, request.arriving_tokens);  // as good as
   prefix_queries_ += static_cast<std::int64_t>(request.tokens.size());
   prefix_hits_ += fit.cached_tokens;
 
@@ -305,6 +309,13 @@ void KvManager::Impl::written(SequenceId id, std::span<const Token> tokens) {
   while ((held.path.size() + 1) * block_tokens <= tokens.size()) {
     index_block(held, tokens.subspan(held.path.size() * block_tokens, block_tokens));
   }
+}
+
+void KvManager::Impl::arrived(SequenceId id, std::span<const Token> tokens) {
+  Held& held = this->held(id);
+  CHECK_LE(tokens.size(), static_cast<std::size_t>(held.written));
+  held.written = static_cast<std::int32_t>(held.path.size()) * options_.window.block_tokens;
+  written(id, tokens);
 }
 
 void KvManager::Impl::release(SequenceId id) {
@@ -442,7 +453,9 @@ void KvManager::Impl::check_invariants() const {
   index_.check_invariants();
   CHECK_EQ(pool_.num_kept(), index_.num_unused());
   std::vector<std::int32_t> refs(static_cast<std::size_t>(pool_.num_blocks()), 0);
-  const auto count = [&refs](BlockId block) { ++refs[static_cast<std::size_t>(block.value)]; };
+  const auto count = [&refs, this](BlockId block) {
+    ++refs[static_cast<std::size_t>(block.value - pool_.first())];
+  };
   std::int64_t table_blocks = 0;
   std::size_t running = 0;
   for (const Held& held : slots_) {
@@ -468,7 +481,7 @@ void KvManager::Impl::check_invariants() const {
   CHECK_EQ(table_blocks, table_blocks_);
   std::int32_t nodes = 0;
   for (std::int32_t i = 0; i < pool_.num_blocks(); ++i) {
-    CHECK_EQ(pool_.refs(BlockId(i)), refs[static_cast<std::size_t>(i)]);
+    CHECK_EQ(pool_.refs(BlockId(pool_.first() + i)), refs[static_cast<std::size_t>(i)]);
     const PrefixNode node(i);  // never more nodes than blocks
     if (!index_.exists(node)) continue;
     ++nodes;
@@ -525,6 +538,10 @@ std::int32_t KvManager::granted_tokens(SequenceId id) const {
 
 void KvManager::written(SequenceId id, std::span<const Token> tokens) {
   impl_->written(id, tokens);
+}
+
+void KvManager::arrived(SequenceId id, std::span<const Token> tokens) {
+  impl_->arrived(id, tokens);
 }
 
 void KvManager::release(SequenceId id) {

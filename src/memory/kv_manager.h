@@ -30,6 +30,7 @@ namespace sluice {
 
 struct KvOptions {
   std::int32_t num_blocks = 0;
+  std::int32_t first_block = 0;  // in an arena that several instances share
   bool prefix_cache = true;
   WindowOptions window;  // block_tokens is here; the policy fixes some of it
   MemoryPolicy policy = MemoryPolicy::kWindowed;
@@ -67,10 +68,9 @@ class KvManager final {
                                                        const StepTimeModel& step_time,
                                                        const LengthForecast& forecast);
 
-  // True when the window's time or steps are used up, or nothing was planned yet.
+  // The window's time or steps are used up, or nothing was planned yet.
   [[nodiscard]] bool window_over(TimePoint now) const;
-  // One step of the window is used.
-  void use_step();
+  void use_step();  // one of the window's
 
   // Derives the next window and grants it in one go; what was granted and not
   // written counts as free for it. The deferred sequences have lost no KV: the
@@ -94,23 +94,24 @@ class KvManager final {
   // later requests.
   void written(SequenceId id, std::span<const Token> tokens);
 
-  // The sequence has ended, in whatever state: its blocks are free at once, but
-  // for those that stay as prefixes.
+  // As written(), but of what was admitted with arriving_tokens; until now it was no prefix.
+  void arrived(SequenceId id, std::span<const Token> tokens);
+
+  // The sequence has ended: its blocks are free at once, or stay as prefixes.
   void release(SequenceId id);
 
-  // Tokens of the longest kept prefix; changes nothing.
+  // Tokens of the longest kept prefix.
   [[nodiscard]] std::int32_t cached_prefix(std::span<const Token> tokens) const;
   // Drops every prefix that nobody uses.
   void drop_prefixes();
 
-  // What planning and mapping took now; smoothed, it bounds the window's length from below.
+  // What planning and mapping took; smoothed, it bounds the window's length from below.
   void set_planning_cost(Duration cost);
 
   [[nodiscard]] KvStats stats() const;
   [[nodiscard]] const ShortfallCounts& shortfalls() const;
   [[nodiscard]] const WindowUsage& usage() const;
-  // Conservation: free + cached + granted = total, reference counts agree.
-  // O(blocks); for tests, idle time and debug builds.
+  // Free + cached + granted = total, references agree. O(blocks): for tests and debug builds.
   void check_invariants() const;
 
  private:

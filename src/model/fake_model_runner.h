@@ -38,6 +38,10 @@ class FakeSampler final : public Sampler {
       : vocabulary_(vocabulary),
         end_one_in_(params.ignore_eos || params.forced_length > 0 ? 0 : end_one_in),
         forced_length_(params.forced_length) {}
+  Status resume(std::span<const Token> output) override {
+    drawn_ = static_cast<std::int32_t>(output.size());
+    return {};
+  }
   Result<SampledToken> sample(std::span<float>) override {
     return fail(ErrorCode::kInternal, "the fake sampler draws from a hash, not from logits");
   }
@@ -78,11 +82,26 @@ class FakeModelRunner final : public ModelRunner {
   explicit FakeModelRunner(FakeModelOptions options, ManualClock* clock = nullptr)
       : options_(options),
         clock_(clock),
-        slots_(static_cast<std::size_t>(options.num_blocks) *
-                   static_cast<std::size_t>(options.block_tokens),
-               kEmpty) {}
+        own_(static_cast<std::size_t>(options.num_blocks) *
+                 static_cast<std::size_t>(options.block_tokens),
+             kEmpty),
+        slots_(own_) {}
 
-  void bind(const KvView&) override {}
+  // Its KV may lie in an arena that others see too, of fake_kv_layout(); without
+  // one it keeps its own.
+  void bind(const KvView& kv) override {
+    if (kv.base == nullptr) return;
+    CHECK(kv.layout == fake_kv_layout(options_.block_tokens));
+    slots_ = {reinterpret_cast<Token*>(kv.base),
+              static_cast<std::size_t>(kv.num_blocks * options_.block_tokens)};
+  }
+  [[nodiscard]] static KvLayout fake_kv_layout(std::int32_t block_tokens) {
+    return {.num_layers = 1,
+            .num_kv_heads = 1,
+            .head_dim_k = sizeof(Token) / 2,  // of two bytes each
+            .head_dim_v = 0,
+            .block_tokens = block_tokens};
+  }
 
   Result<StepOutput> run(const StepInput& input) override {
     if (fail_next_) {
@@ -155,7 +174,8 @@ class FakeModelRunner final : public ModelRunner {
   }
 
   Token& slot(BlockId block, std::int32_t offset) {
-    CHECK(block.value >= 0 && block.value < options_.num_blocks);
+    CHECK(block.value >= 0 &&
+          static_cast<std::size_t>(block.value * options_.block_tokens) < slots_.size());
     return slots_[static_cast<std::size_t>(block.value) *
                       static_cast<std::size_t>(options_.block_tokens) +
                   static_cast<std::size_t>(offset)];
@@ -191,7 +211,8 @@ class FakeModelRunner final : public ModelRunner {
 
   const FakeModelOptions options_;
   ManualClock* const clock_;
-  std::vector<Token> slots_;
+  std::vector<Token> own_;
+  std::span<Token> slots_;  // of own_, or of an arena
   std::int64_t steps_ = 0;
   bool fail_next_ = false;
 };

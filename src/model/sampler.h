@@ -32,12 +32,18 @@ struct SampledToken {
   std::vector<TokenLogprob> top;   // best first; only if asked for
 };
 
-// One sequence's sampler: its penalties, grammar state and random stream. It
-// draws the same tokens for the same seed and logits whatever else is in the
-// batch. Owned by its Sequence; used by one thread at a time, by any thread.
+// One sequence's sampler: its penalties, grammar state and randomness. It draws
+// the same tokens for the same seed and logits whatever else is in the batch, and
+// the n-th draw depends on the seed, n and the tokens before it alone: a sequence
+// that lost its instance goes on elsewhere as if nothing had happened. Owned by
+// its Sequence; used by one thread at a time, by any thread.
 class Sampler {
  public:
   virtual ~Sampler() = default;
+
+  // Takes these tokens as drawn already; before the first sample().
+  // kInvalidArgument: it could not have drawn them.
+  [[nodiscard]] virtual Status resume(std::span<const Token> output) = 0;
 
   // Draws from `logits` (one row of the vocabulary; may be overwritten) and
   // accepts what it drew. Fails with kInternal where no token is possible.

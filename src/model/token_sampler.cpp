@@ -22,6 +22,7 @@ constexpr float kImpossible = -std::numeric_limits<float>::infinity();
 constexpr float kGreedyBelow = 1e-5F;  // a temperature that is zero in effect
 constexpr std::int32_t kMaxLogprobs = 1000;
 constexpr std::size_t kCachedGrammars = 32;
+constexpr std::uint64_t kPositionStep = 0xd1b54a32d192ed03ULL;  // odd: all positions differ
 constexpr int kMaxRejected = 64;  // draws that end a trigger in a wrong way
 
 // What the penalties know of one token.
@@ -100,8 +101,21 @@ class TokenSampler final : public Sampler {
         model_(model),
         ends_(ends),
         history_(params, prompt, model.tokenizer->vocabulary_size()),
-        rng_(params.seed),
         grammar_(std::move(grammar)) {}
+
+  Status resume(std::span<const Token> output) override {
+    for (const Token token : output) {
+      const bool known = token >= 0 && token < model_.tokenizer->vocabulary_size();
+      if (!known || (grammar_ && !grammar_->accept(token))) {
+        return fail(
+            ErrorCode::kInvalidArgument,
+            fmt::format("token {} at {} of the output cannot have been drawn", token, generated_));
+      }
+      history_.add(token);
+      ++generated_;
+    }
+    return {};
+  }
 
   Result<SampledToken> sample(std::span<float> logits) override {
     const auto size = static_cast<std::size_t>(model_.tokenizer->vocabulary_size());
@@ -113,6 +127,8 @@ class TokenSampler final : public Sampler {
     if (params_.forced_length > 0 && generated_ >= params_.forced_length) return forced_end();
     if (params_.num_logprobs >= 0) raw_.assign(logits.begin(), logits.end());
     adjust(logits);
+    // A stream a position, so that resume() has none to wind forward.
+    rng_ = Rng(params_.seed + kPositionStep * (static_cast<std::uint64_t>(generated_) + 1));
     TRY(const Token token, choose(logits));
     history_.add(token);
     ++generated_;
@@ -306,7 +322,7 @@ class TokenSampler final : public Sampler {
   const SamplerModel& model_;
   const std::vector<Token>& ends_;
   History history_;
-  Rng rng_;
+  Rng rng_{0};  // of the position that is drawn now
   std::optional<GrammarGate> grammar_;
   std::int32_t generated_ = 0;
   std::vector<Token> output_;  // what was drawn, where sequences are banned

@@ -311,6 +311,43 @@ TEST(TokenSampler, SameSeedSameText) {
   EXPECT_NE(text(1, false), text(2, false));
 }
 
+// What an instance that takes over does: any text, cut anywhere, goes on alike.
+TEST(TokenSampler, AResumedSamplerGoesOnAsTheFirstWould) {
+  const Fixture f;
+  std::vector<SamplingParams> cases(4);
+  cases[1] = greedy();
+  cases[2].frequency_penalty = 0.7F;
+  cases[2].repetition_penalty = 1.3F;
+  cases[2].repeat_last_n = 5;
+  cases[3].grammar.gbnf = "root ::= ([a-f] [g-z])*";
+  for (SamplingParams& params : cases) {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      params.seed = seed;
+      params.ignore_eos = true;
+      auto whole = f.make(params);
+      std::vector<Token> text;
+      for (int i = 0; i < 30; ++i) text.push_back(drawn(*whole, f.flat()));
+      for (const std::size_t cut : {std::size_t{0}, std::size_t{1}, std::size_t{17}}) {
+        auto second = f.make(params);
+        ASSERT_TRUE(second->resume(std::span(text).first(cut)));
+        for (std::size_t i = cut; i < text.size(); ++i) {
+          ASSERT_EQ(drawn(*second, f.flat()), text[i]) << "seed " << seed << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(TokenSampler, ResumeRefusesWhatItCannotHaveDrawn) {
+  const Fixture f;
+  SamplingParams params;
+  EXPECT_FALSE(f.make(params)->resume(std::vector<Token>{-1}));
+  EXPECT_FALSE(f.make(params)->resume(std::vector<Token>{1 << 20}));
+  params.grammar.gbnf = "root ::= [a-c]+";
+  EXPECT_TRUE(f.make(params)->resume(std::vector<Token>{letter('a'), letter('c')}));
+  EXPECT_FALSE(f.make(params)->resume(std::vector<Token>{letter('a'), letter('d')}));
+}
+
 TEST(TokenSampler, LogprobsAreOfTheRawRow) {
   const Fixture f;
   SamplingParams params = greedy();

@@ -118,6 +118,28 @@ class EngineMetrics {
           to_seconds(instance_.report_age + since_snapshot));
   }
 
+  void add_handoffs(const HandoffStats& h) {
+    const char* transport = h.transfer.transport.c_str();
+    for (std::size_t i = 0; i < kHandoffOutcomeNames.size(); ++i) {
+      MetricLabels all = with("outcome", kHandoffOutcomeNames[i]);
+      all.push_back({"transport", transport});
+      page_.counter("sluice_handoffs_total", "Handoffs of sequences that began here, by outcome.",
+                    std::move(all), static_cast<double>(h.source.outcomes[i]));
+    }
+    for (std::size_t i = 0; i < kHandoffStageNames.size(); ++i) {
+      page_.histogram("sluice_handoff_seconds", "Time spent in each stage of a handoff, seconds.",
+                      with("stage", kHandoffStageNames[i]), h.source.stages[i]);
+    }
+    page_.counter("sluice_handoff_bytes_total", "KV that was sent to other instances, bytes.",
+                  with("transport", transport), static_cast<double>(h.transfer.bytes));
+    gauge("sluice_reservations", "Sequences that memory is held for and that do not run yet.",
+          static_cast<double>(h.reservations));
+    counter("sluice_reservations_expired_total", "Reservations whose source fell silent.",
+            h.expired);
+    counter("sluice_handoffs_taken_total", "Sequences that came from elsewhere and ran here.",
+            h.taken);
+  }
+
  private:
   [[nodiscard]] MetricLabels labels() const {
     return {{"model_name", model_}, {"engine", engine_}};
@@ -154,6 +176,7 @@ void add_cluster_metrics(const ClusterSnapshot& snapshot, const std::string& mod
     metrics.add_windows();
     metrics.add_host_memory();
     metrics.add_forecasts(now - snapshot.at);
+    if (instance.handoffs) metrics.add_handoffs(*instance.handoffs);
   }
   const MetricLabels all = {{"model_name", model_name}, {"engine", "all"}};
   if (!single) {

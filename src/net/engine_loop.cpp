@@ -36,6 +36,12 @@ EngineLoop::~EngineLoop() {
   stop();
 }
 
+void EngineLoop::join(HandoffParts parts) {
+  parts_ = std::move(parts);
+  handoff_ = std::make_unique<HandoffAgent>(parts_.options, engine_, std::move(parts_.policy),
+                                            *parts_.transfer, clock_, *parts_.peers);
+}
+
 void EngineLoop::start() {
   thread_ = std::thread([this] { run(); });
 }
@@ -68,6 +74,7 @@ void EngineLoop::run() {
     spdlog::error("{}", error.message);
   }
   end_all(error);
+  if (handoff_) parts_.peers->ended();
   scheduler_.push_urgent(GoneMessage{options_.instance, options_.incarnation, error});
 }
 
@@ -77,18 +84,26 @@ void EngineLoop::serve() {
     if (ran) {
       inbox_.drain(commands_);
     } else {
-      const Duration until_report = agent_.next_report() - clock_.now();
-      const Duration limit = engine_.idle() ? until_report : std::min(until_report, kRetry);
-      inbox_.wait_and_drain(commands_, std::max(Duration::zero(), limit));
+      inbox_.wait_and_drain(commands_, sleep_time());
     }
     for (Command& command : commands_) handle(command);
     ran = false;
+    if (handoff_) handoff_->before_step();
     if (engine_.idle()) {
       agent_.report_if_due();
     } else {
       ran = agent_.step();
     }
+    if (handoff_) handoff_->after_step();
   }
+}
+
+Duration EngineLoop::sleep_time() const {
+  TimePoint until = agent_.next_report();
+  if (handoff_ && handoff_->sending()) return Duration::zero();
+  if (handoff_) until = std::min(until, handoff_->next_tick());
+  const Duration limit = until - clock_.now();
+  return std::max(Duration::zero(), engine_.idle() ? limit : std::min(limit, kRetry));
 }
 
 void EngineLoop::handle(Command& command) {
@@ -96,7 +111,13 @@ void EngineLoop::handle(Command& command) {
     // Null: handled already, when an exception came between.
     if (*request) agent_.submit(std::move(*request));
   } else if (const auto* id = std::get_if<RequestId>(&command)) {
-    agent_.cancel(*id);
+    if (!handoff_ || !handoff_->cancel(*id)) agent_.cancel(*id);
+  } else if (auto* mail = std::get_if<HandoffMail>(&command)) {
+    if (handoff_) handoff_->on_mail(std::move(*mail));
+  } else if (auto* report = std::get_if<LoadReport>(&command)) {
+    if (handoff_) handoff_->on_report(std::move(*report));
+  } else if (const auto* gone = std::get_if<PeerGone>(&command)) {
+    if (handoff_) handoff_->peer_gone(gone->peer.instance, gone->peer.incarnation);
   } else {
     stopping_ = true;
   }
@@ -122,11 +143,16 @@ void EngineLoop::end_all(const Error& error) {
 }
 
 void EngineLoop::on_report(LoadReport&& report) {
-  ReportMessage message{std::move(report), nullptr};
+  if (handoff_) parts_.peers->share(report);
+  ReportMessage message{std::move(report), nullptr, nullptr};
   const TimePoint now = clock_.now();
   if (now - stats_sent_at_ >= kStatsInterval || engine_.idle()) {
     stats_sent_at_ = now;
     message.stats = std::make_shared<const EngineStats>(engine_.stats());
+    if (handoff_) {
+      message.handoffs = std::make_shared<const HandoffReport>(
+          HandoffReport{handoff_->stats(), handoff_->take_decisions()});
+    }
   }
   // Reports come at a bounded rate, and one that got lost would keep its ledger
   // entries: they are not counted against the inbox.
@@ -134,6 +160,7 @@ void EngineLoop::on_report(LoadReport&& report) {
 }
 
 void EngineLoop::on_tokens(std::vector<TokenEvent>&& events) {
+  if (handoff_) handoff_->on_events(events);
   FinishedMessage finished;
   for (const TokenEvent& event : events) {
     if (event.finish != FinishReason::kNone) finished.requests.push_back(event.request);

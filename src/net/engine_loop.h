@@ -12,11 +12,20 @@
 #include <vector>
 
 #include "base/inbox.h"
+#include "cluster/handoff_agent.h"
 #include "cluster/instance_agent.h"
 #include "engine/engine.h"
 #include "net/scheduler_loop.h"
 
 namespace sluice {
+
+// What an instance needs to take part in handoffs.
+struct HandoffParts {
+  HandoffAgentOptions options;
+  std::unique_ptr<PlacementPolicy> policy;  // of its local scheduler
+  std::unique_ptr<KvTransfer> transfer;
+  std::unique_ptr<PeerPort> peers;
+};
 
 class EngineLoop final : private ReportSink, private TokenSink {
  public:
@@ -28,6 +37,8 @@ class EngineLoop final : private ReportSink, private TokenSink {
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
 
+  // Before start(): it takes part in handoffs.
+  void join(HandoffParts parts);
   void start();
   // Ends all requests with kUnavailable and joins.
   void stop();
@@ -35,14 +46,23 @@ class EngineLoop final : private ReportSink, private TokenSink {
   // Any thread. False: full, or the loop has ended; `request` is then untouched.
   [[nodiscard]] bool submit(std::unique_ptr<Request>& request);
   void cancel(RequestId request);
+  // From other instances, and of them.
+  void deliver(HandoffMail&& mail) { inbox_.push_urgent(std::move(mail)); }
+  void hear(LoadReport report) { inbox_.push_urgent(std::move(report)); }
+  void peer_gone(const Placement& peer) { inbox_.push_urgent(PeerGone{peer}); }
 
  private:
+  struct PeerGone {
+    Placement peer;
+  };
   struct Stop {};
-  using Command = std::variant<std::unique_ptr<Request>, RequestId, Stop>;
+  using Command =
+      std::variant<std::unique_ptr<Request>, RequestId, HandoffMail, LoadReport, PeerGone, Stop>;
 
   void run();
   void serve();
   void handle(Command& command);
+  [[nodiscard]] Duration sleep_time() const;
   void end_all(const Error& error);
   void on_report(LoadReport&& report) override;
   void on_tokens(std::vector<TokenEvent>&& events) override;
@@ -58,6 +78,8 @@ class EngineLoop final : private ReportSink, private TokenSink {
   std::unique_ptr<HostKv> host_;  // or null
   Engine engine_;
   InstanceAgent agent_;
+  HandoffParts parts_;
+  std::unique_ptr<HandoffAgent> handoff_;  // null: no part in handoffs
   std::vector<Command> commands_;
   bool stopping_ = false;
   TimePoint stats_sent_at_{};

@@ -2,18 +2,58 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "net/engine_loop.h"
 #include "net/scheduler_loop.h"
+#include "transfer/local_transfer.h"
 
 namespace sluice {
+
+namespace {
+
+// An instance's way to the others of the process.
+class LocalPeers final : public PeerPort {
+ public:
+  LocalPeers(Placement self, std::vector<std::unique_ptr<EngineLoop>>& engines,
+             SchedulerInbox& scheduler)
+      : self_(self), engines_(engines), scheduler_(scheduler) {}
+
+  void send(HandoffMail&& mail) override {
+    if (mail.to.instance.value < engines_.size()) {
+      engines_[mail.to.instance.value]->deliver(std::move(mail));
+    }
+  }
+  void runs_here(RequestId request) override {
+    scheduler_.push_urgent(RunsAtMessage{request, self_});
+  }
+  void share(const LoadReport& report) override {
+    if (report.role == Role::kPrefill) return;  // nobody hands over to those
+    for (std::size_t i = 0; i < engines_.size(); ++i) {
+      if (i != self_.instance.value) engines_[i]->hear(report);
+    }
+  }
+  void ended() override {
+    for (std::size_t i = 0; i < engines_.size(); ++i) {
+      if (i != self_.instance.value) engines_[i]->peer_gone(self_);
+    }
+  }
+
+ private:
+  const Placement self_;
+  std::vector<std::unique_ptr<EngineLoop>>& engines_;  // all are there before any starts
+  SchedulerInbox& scheduler_;
+};
+
+}  // namespace
 
 class LocalCluster::Impl final : public InstancePort {
  public:
   Impl(const LocalClusterOptions& options, std::unique_ptr<PlacementPolicy> policy,
        const Clock& clock, TokenSink& sink)
-      : capacity_(options.inbox_capacity),
+      : options_(options),
+        capacity_(options.inbox_capacity),
         inbox_(options.inbox_capacity),
         scheduler_(options.scheduler, std::move(policy), options.snapshot_interval, inbox_, *this,
                    sink, clock) {}
@@ -22,12 +62,26 @@ class LocalCluster::Impl final : public InstancePort {
            TokenSink& sink) {
     const InstanceAgentOptions agent{
         .instance = InstanceId{static_cast<std::uint32_t>(engines_.size())},
+        .role = instance.role,
         .block_tokens = instance.engine.kv.window.block_tokens,
         .max_running = instance.engine.max_running,
         .step_token_budget = instance.engine.batch.max_step_tokens};
+    if (instance.role == Role::kPrefill) instance.engine.hands_over = true;
     engines_.push_back(std::make_unique<EngineLoop>(
         agent, instance.engine, std::move(instance.runner), std::move(instance.host), samplers,
         clock, sink, inbox_, capacity_));
+    if (options_.arena.base == nullptr) return;
+    const Placement self{agent.instance, agent.incarnation};
+    engines_.back()->join(
+        {.options = {.self = self,
+                     .role = instance.role,
+                     .kv = {.model = 0, .layout = options_.arena.layout},  // one model a process
+                     .memory = "",
+                     .handoff = options_.handoff},
+         .policy = make_policy(options_.decode_policy, options_.placement,
+                               Rng(options_.seed + 1 + self.instance.value)),
+         .transfer = std::make_unique<LocalTransfer>(options_.arena, LocalTransferOptions{}),
+         .peers = std::make_unique<LocalPeers>(self, engines_, inbox_)});
   }
 
   void start() {
@@ -70,6 +124,7 @@ class LocalCluster::Impl final : public InstancePort {
     engines_[placement.instance.value]->cancel(request);
   }
 
+  const LocalClusterOptions options_;
   const std::size_t capacity_;
   SchedulerInbox inbox_;
   std::vector<std::unique_ptr<EngineLoop>> engines_;  // by id; fixed before start()
@@ -85,13 +140,21 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::start(LocalClusterOptions op
     return fail(ErrorCode::kInvalidArgument, "a cluster needs at least 1 instance");
   }
   auto policy = make_policy(options.policy, options.placement, Rng(options.seed));
-  if (!policy) {
+  const auto prefills = [](const LocalInstance& i) { return i.role != Role::kDecode; };
+  const auto apart = [](const LocalInstance& i) { return i.role != Role::kUnified; };
+  if (std::none_of(instances.begin(), instances.end(), prefills) ||
+      (options.arena.base == nullptr && std::any_of(instances.begin(), instances.end(), apart))) {
+    return fail(ErrorCode::kInvalidArgument,
+                "a cluster needs at least 1 instance that prefills, and 1 arena for all of them "
+                "where prefill and decode are apart");
+  }
+  if (!policy || !make_policy(options.decode_policy, options.placement, Rng(options.seed))) {
     std::string known;
     for (const char* name : policy_names())
       known += known.empty() ? name : std::string(", ") + name;
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("no placement policy is called '{}'; there are {}", options.policy, known));
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("no placement policy is called '{}'; there are {}",
+                            policy ? options.decode_policy : options.policy, known));
   }
   auto impl = std::make_unique<Impl>(options, std::move(policy), clock, sink);
   for (LocalInstance& instance : instances) impl->add(std::move(instance), samplers, clock, sink);

@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "cluster/global_scheduler.h"
+#include "cluster/handoff_source.h"
 #include "cluster/serving.h"
 #include "engine/engine.h"
 #include "model/model_runner.h"
@@ -34,6 +35,15 @@ struct LocalClusterOptions {
   std::uint64_t seed = 1;             // of the policy's tie-breaks
   std::size_t inbox_capacity = 4096;  // requests that a loop has not looked at yet
   Duration snapshot_interval = std::chrono::milliseconds(100);
+
+  // The arena that all instances' blocks lie in, each with its own part of it. None
+  // (no base): each has its own, and nothing is handed over.
+  KvView arena;
+  std::string decode_policy = "least-peak";  // of the local schedulers
+  // Here too silence only means a long step.
+  HandoffOptions handoff{.lease = std::chrono::minutes(2),
+                         .reserve_timeout = std::chrono::seconds(30),
+                         .send_timeout = std::chrono::minutes(2)};
 };
 
 // One engine. Its runner is bound to KV memory of `engine.kv` blocks already; that
@@ -42,6 +52,7 @@ struct LocalInstance {
   EngineOptions engine;
   std::unique_ptr<ModelRunner> runner;
   std::unique_ptr<HostKv> host = nullptr;  // null: no pausing
+  Role role = Role::kUnified;
 };
 
 class LocalCluster final : public Serving {

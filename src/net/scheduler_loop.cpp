@@ -77,13 +77,19 @@ void SchedulerLoop::handle(SchedulerMessage& message, TimePoint now) {
                  [&](CancelMessage& m) { scheduler_.cancel(m.request, now); },
                  [&](ReportMessage& m) {
                    if (m.stats) stats_[m.report.instance] = std::move(m.stats);
+                   if (m.handoffs) {
+                     for (const Decision& d : m.handoffs->decisions) scheduler_.note(d);
+                     handoffs_[m.report.instance] = std::move(m.handoffs);
+                   }
                    scheduler_.on_report(std::move(m.report), now);
                  },
                  [&](FinishedMessage& m) {
                    for (const RequestId request : m.requests) scheduler_.on_finished(request, now);
                  },
+                 [&](RunsAtMessage& m) { scheduler_.runs_at(m.request, m.placement); },
                  [&](GoneMessage& m) {
                    stats_.erase(m.instance);
+                   handoffs_.erase(m.instance);
                    scheduler_.instance_gone(m.instance, m.incarnation, m.error, now);
                  },
                  [&](DrainMessage&) {
@@ -122,6 +128,8 @@ void SchedulerLoop::publish(TimePoint now) {
   for (InstanceSnapshot& instance : next->instances) {
     const auto it = stats_.find(instance.report.instance);
     if (it != stats_.end()) instance.stats = *it->second;
+    const auto h = handoffs_.find(instance.report.instance);
+    if (h != handoffs_.end()) instance.handoffs = h->second->stats;
   }
   published_at_ = now;
   unpublished_ = false;

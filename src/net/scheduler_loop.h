@@ -28,7 +28,13 @@ struct CancelMessage {
 };
 struct ReportMessage {
   LoadReport report;
-  std::shared_ptr<const EngineStats> stats;  // null: as before
+  std::shared_ptr<const EngineStats> stats;       // null: as before
+  std::shared_ptr<const HandoffReport> handoffs;  // null: as before
+};
+// The request runs there now: it was handed over.
+struct RunsAtMessage {
+  RequestId request;
+  Placement placement;
 };
 struct FinishedMessage {
   std::vector<RequestId> requests;
@@ -43,7 +49,7 @@ struct DrainMessage {};
 struct StopMessage {};
 
 using SchedulerMessage = std::variant<SubmitMessage, CancelMessage, ReportMessage, FinishedMessage,
-                                      GoneMessage, DrainMessage, StopMessage>;
+                                      RunsAtMessage, GoneMessage, DrainMessage, StopMessage>;
 using SchedulerInbox = Inbox<SchedulerMessage>;
 
 class SchedulerLoop final {
@@ -80,6 +86,7 @@ class SchedulerLoop final {
   // Of the loop's thread.
   GlobalScheduler scheduler_;
   std::unordered_map<InstanceId, std::shared_ptr<const EngineStats>> stats_;
+  std::unordered_map<InstanceId, std::shared_ptr<const HandoffReport>> handoffs_;
   bool draining_ = false;
   bool stopping_ = false;
   bool unpublished_ = true;  // something happened since the last snapshot

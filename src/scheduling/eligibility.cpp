@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace sluice {
+
 std::int32_t cached_tokens(const PlacementQuery& query, InstanceId instance) {
   for (const CachedPrefix& prefix : query.cached) {
     if (prefix.instance == instance) return std::min(prefix.tokens, query.prompt_tokens);
@@ -20,6 +21,9 @@ Rejection basic_rejection(const LoadRow& row, const PlacementQuery& query,
   const std::int64_t tokens = std::int64_t{query.prompt_tokens} + query.max_new_tokens;
   if (tokens > row.capacity_tokens()) return Rejection::kNeverFits;
   if (row.queue_length() >= limits.max_waiting) return Rejection::kWait;
+  if (std::find(query.refused.begin(), query.refused.end(), row.instance) != query.refused.end()) {
+    return Rejection::kRefused;
+  }
   return Rejection::kNone;
 }
 
@@ -27,7 +31,9 @@ std::optional<double> memory_start(const LoadRow& row, const PlacementQuery& que
   if (row.num_points == 0) return std::nullopt;
   const double elapsed = to_seconds(query.now - row.received_at);
   const double step_s = std::max(row.step_s, 1e-6);
-  const double output = std::max(1, std::min(query.max_new_tokens, row.output_quantiles[2]));
+  // What a prefill instance generates it hands over.
+  const std::int32_t likely = row.role == Role::kPrefill ? 1 : row.output_quantiles[2];
+  const double output = std::max(1, std::min(query.max_new_tokens, likely));
   double start = row.wait_s;
   std::size_t first = 0;  // the point from which on room is being proved
   for (std::size_t i = 0; i < row.num_points; ++i) {
@@ -90,6 +96,7 @@ Decision new_decision(const PlacementQuery& query, const char* policy) {
   Decision decision;
   decision.request = query.request;
   decision.at = query.now;
+  decision.role = query.role;
   decision.policy = policy;
   decision.prompt_tokens = query.prompt_tokens;
   decision.max_new_tokens = query.max_new_tokens;

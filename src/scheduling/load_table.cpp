@@ -85,7 +85,7 @@ LoadBounds bounds_of(const LoadRow& row) {
     bounds.output = 0;
   } else if (row.has_slot()) {
     bounds.free_tokens = row.headroom(row.num_points - 1) * row.block_tokens;
-    bounds.output = row.output_quantiles[2];
+    bounds.output = row.role == Role::kPrefill ? 1 : row.output_quantiles[2];
   }
   bounds.newest = row.received_at;
   bounds.waiting = row.queue_length();

@@ -22,6 +22,7 @@ const char* rejection_name(Rejection rejection) {
     case Rejection::kMemory: return "memory";
     case Rejection::kWait: return "wait";
     case Rejection::kNeverFits: return "never_fits";
+    case Rejection::kRefused: return "refused";
   }
   return "unknown";
 }
@@ -37,10 +38,10 @@ const char* outcome_name(PlacementOutcome outcome) {
 }
 
 namespace {
-constexpr std::array<const char*, 13> kPolicyNames = {
-    "forecast", "round-robin", "random", "least-outstanding", "two-choices", "prefix-affinity",
-    "vllm-dp",  "llm-d",       "dynamo", "lmetric",           "mooncake",    "llumnix",
-    "polyserve"};
+constexpr std::array<const char*, 14> kPolicyNames = {
+    "forecast",    "least-peak",      "round-robin", "random",   "least-outstanding",
+    "two-choices", "prefix-affinity", "vllm-dp",     "llm-d",    "dynamo",
+    "lmetric",     "mooncake",        "llumnix",     "polyserve"};
 }  // namespace
 
 std::span<const char* const> policy_names() {
@@ -50,6 +51,7 @@ std::span<const char* const> policy_names() {
 std::unique_ptr<PlacementPolicy> make_policy(std::string_view name, PlacementLimits limits,
                                              Rng rng) {
   if (name == "forecast") return make_forecast_policy(limits, rng);
+  if (name == "least-peak") return make_peak_policy(limits, rng);
   if (name == "round-robin") return make_round_robin_policy(limits);
   if (name == "random") return make_random_policy(limits, rng);
   if (name == "least-outstanding") return make_least_outstanding_policy(limits, rng);

@@ -31,6 +31,7 @@ struct PlacementQuery {
   std::int32_t prompt_tokens = 0;
   std::int32_t max_new_tokens = 0;
   std::vector<CachedPrefix> cached;  // few; instances not named hold nothing of it
+  std::vector<InstanceId> refused;   // few; these have said no to it
   TimePoint now{};
 };
 
@@ -41,7 +42,8 @@ enum class Rejection : std::uint8_t {
   kDraining,
   kMemory,
   kWait,
-  kNeverFits
+  kNeverFits,
+  kRefused,
 };
 [[nodiscard]] const char* rejection_name(Rejection rejection);
 
@@ -56,6 +58,7 @@ struct Candidate {
 struct Placement {
   InstanceId instance;
   Incarnation incarnation;  // the receiver refuses another one
+  friend bool operator==(const Placement&, const Placement&) = default;
 };
 
 enum class PlacementOutcome : std::uint8_t { kPlaced, kPlacedRelaxed, kNoneEligible, kNeverFits };
@@ -65,6 +68,8 @@ enum class PlacementOutcome : std::uint8_t { kPlaced, kPlacedRelaxed, kNoneEligi
 struct Decision {
   RequestId request;
   TimePoint at{};
+  Role role = Role::kPrefill;    // what was looked for
+  std::optional<InstanceId> by;  // whose local scheduler; none: the global one
   std::string policy;
   PlacementOutcome outcome = PlacementOutcome::kNoneEligible;
   std::optional<Placement> placement;
@@ -106,6 +111,10 @@ struct PlacementLimits {
 // short, so that what gets free there is used at the next step.
 [[nodiscard]] std::unique_ptr<PlacementPolicy> make_forecast_policy(PlacementLimits limits,
                                                                     Rng rng);
+// For decode: the same condition without a wait; among the eligible the least
+// predicted peak of KV memory with the request in it, as a share of the instance's
+// blocks. None eligible: whoever has a slot; the instance itself has the last word.
+[[nodiscard]] std::unique_ptr<PlacementPolicy> make_peak_policy(PlacementLimits limits, Rng rng);
 // What others do; fresh, right role, not draining and a bounded queue, then the
 // rule. They look at no forecast.
 [[nodiscard]] std::unique_ptr<PlacementPolicy> make_round_robin_policy(PlacementLimits limits);

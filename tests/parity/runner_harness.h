@@ -19,6 +19,7 @@ namespace sluice::testing {
 // Keeps the logits that it is given and draws the best token.
 class CapturingSampler final : public Sampler {
  public:
+  Status resume(std::span<const Token>) override { return {}; }
   [[nodiscard]] Result<SampledToken> sample(std::span<float> logits) override;
   [[nodiscard]] const std::vector<float>& logits() const { return logits_; }
 

@@ -25,6 +25,7 @@ constexpr float kTolerance = 1e-3F;  // logits of the tiny model are of the orde
 
 class FailingSampler final : public Sampler {
  public:
+  Status resume(std::span<const Token>) override { return {}; }
   Result<SampledToken> sample(std::span<float>) override {
     return fail(ErrorCode::kInternal, "no token is possible");
   }
@@ -32,6 +33,7 @@ class FailingSampler final : public Sampler {
 
 class ThrowingSampler final : public Sampler {
  public:
+  Status resume(std::span<const Token>) override { return {}; }
   Result<SampledToken> sample(std::span<float>) override { throw std::runtime_error("oops"); }
 };
 

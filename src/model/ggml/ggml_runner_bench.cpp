@@ -23,6 +23,7 @@ std::string setting(const char* name, const char* otherwise) {
 
 class GreedySampler final : public Sampler {
  public:
+  Status resume(std::span<const Token>) override { return {}; }
   Result<SampledToken> sample(std::span<float> logits) override {
     SampledToken best;
     for (std::size_t i = 1; i < logits.size(); ++i) {

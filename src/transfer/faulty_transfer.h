@@ -1,0 +1,50 @@
+// A transfer that goes wrong when it is told to: a decorator for tests.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/rng.h"
+#include "transfer/kv_transfer.h"
+
+namespace sluice {
+
+struct TransferFaults {
+  double refuse = 0;  // share of starts that are refused as kBusy
+  double fail = 0;    // share of tickets that fail, after all or some was written
+  double stall = 0;   // share of polls that do nothing
+};
+
+class FaultyTransfer final : public KvTransfer {
+ public:
+  // `inner` outlives it.
+  FaultyTransfer(KvTransfer& inner, TransferFaults faults, Rng rng)
+      : inner_(inner), faults_(faults), rng_(rng) {}
+
+  [[nodiscard]] const char* transport() const override { return inner_.transport(); }
+  [[nodiscard]] Status start(TransferTicket ticket, const std::string& memory,
+                             std::vector<BlockMove> moves) override {
+    if (rng_.uniform() < faults_.refuse) return sluice::fail(ErrorCode::kBusy, "refused by a test");
+    return inner_.start(ticket, memory, std::move(moves));
+  }
+  void cancel(TransferTicket ticket) override { inner_.cancel(ticket); }
+  void poll(std::vector<TransferDone>& done) override {
+    if (rng_.uniform() < faults_.stall) return;
+    const std::size_t before = done.size();
+    inner_.poll(done);
+    for (std::size_t i = before; i < done.size(); ++i) {
+      if (done[i].outcome != TransferOutcome::kDone || rng_.uniform() >= faults_.fail) continue;
+      done[i].outcome = TransferOutcome::kFailed;
+      done[i].error = {ErrorCode::kTransport, "failed by a test", 0};
+    }
+  }
+  [[nodiscard]] bool idle() const override { return inner_.idle(); }
+
+ private:
+  KvTransfer& inner_;
+  const TransferFaults faults_;
+  Rng rng_;
+};
+
+}  // namespace sluice
