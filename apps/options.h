@@ -39,6 +39,7 @@ struct ServeOptions {
   std::int32_t drain_seconds = 60;
   std::string policy = "forecast";
   std::string memory_policy = "windowed";  // one of memory_policy_names()
+  std::string forecast_state;              // a file, or none
   bool prefix_cache = true;
   bool repack = true;
   bool accept_any_model = false;

@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "memory/hidden_length.h"
+#include "memory/length_forecast.h"
 
 namespace sluice {
 
@@ -27,6 +28,7 @@ struct AdmissionRequest {
   // KV of tokens [0, restored_tokens) is kept elsewhere: after the admission the
   // caller copies what was not cached into the table and says written().
   std::int32_t restored_tokens = 0;
+  LengthClass length_class = kAnyLength;
   HiddenLength true_length{};  // benchmarks: for the oracle alone
 };
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -35,6 +36,9 @@ class EngineLoop final : private ReportSink, private TokenSink {
   // Any thread. False: full, or the loop has ended; `request` is then untouched.
   [[nodiscard]] bool submit(std::unique_ptr<Request>& request);
   void cancel(RequestId request);
+
+  // After stop(): Engine::learned_lengths().
+  [[nodiscard]] std::string learned_lengths() const { return engine_.learned_lengths(); }
 
  private:
   struct Stop {};
