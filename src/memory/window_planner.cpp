@@ -290,7 +290,6 @@ void WindowPlanner::choose_steps(const PlanInput& input, const Batch& batch,
   const std::int64_t beside_all = input.free_blocks - plan.wanted_room_blocks;
   const std::int64_t beside_next = input.free_blocks - input.waiting_blocks;
   if (demand.blocks(plan.steps) <= beside_all) return;
-  plan.bound = WindowBound::kCapacity;
   const std::int32_t least = std::min(options_.min_steps, plan.steps);
   if (demand.blocks(least) <= beside_all) {
     plan.steps = demand.longest(least, plan.steps, beside_all);
@@ -299,6 +298,8 @@ void WindowPlanner::choose_steps(const PlanInput& input, const Batch& batch,
   } else {
     plan.steps = demand.longest(1, plan.steps, input.free_blocks);
   }
+  const bool all_fit = plan.steps == length.steps && demand.blocks(plan.steps) <= input.free_blocks;
+  if (!all_fit) plan.bound = WindowBound::kCapacity;
 }
 
 WindowPlan WindowPlanner::plan(const PlanInput& input, const StepTimeModel& step_time,
