@@ -27,10 +27,10 @@ from lengths import WORKLOADS, write_lengths
 # name: workload, pool, steps of warm-up, measured steps. A request of the reasoning trace takes
 # 1,900 steps in the mean and 32,768 at most.
 CASES = {
-    "reasoning, 430,000 tokens": ("reasoning", 430_000, 40_000, 60_000),
-    "reasoning, 120,000 tokens": ("reasoning", 120_000, 60_000, 150_000),
-    "chat, 430,000 tokens": ("chat", 430_000, 4_000, 12_000),
-    "chat, 120,000 tokens": ("chat", 120_000, 4_000, 16_000),
+    "reasoning, 430,000 tokens": ("reasoning", 430_000, 30_000, 40_000),
+    "reasoning, 120,000 tokens": ("reasoning", 120_000, 50_000, 100_000),
+    "chat, 430,000 tokens": ("chat", 430_000, 4_000, 6_000),
+    "chat, 120,000 tokens": ("chat", 120_000, 4_000, 10_000),
 }
 POLICIES = ["windowed", "paged", "paged-watermark", "reserve", "ratio", "peak-ema", "past-future",
             "oracle"]

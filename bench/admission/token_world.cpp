@@ -77,10 +77,7 @@ TokenWorld::Sequence TokenWorld::draw() {
 
 std::span<const RunningSequence> TokenWorld::views() {
   views_.clear();
-  for (const Sequence& s : running_) {
-    views_.push_back(s.view);
-    views_.back().held_blocks = static_cast<std::int32_t>(kv_.table(s.view.id).size());
-  }
+  for (const Sequence& s : running_) views_.push_back(s.view);
   return views_;
 }
 
