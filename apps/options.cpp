@@ -102,6 +102,9 @@ void add_memory(CLI::App& app, ServeOptions& o) {
   app.add_option("--memory-policy", o.memory_policy, "how KV memory is granted")
       ->check(CLI::IsMember(memory_policies))
       ->capture_default_str();
+  app.add_option("--forecast-state", o.forecast_state,
+                 "keep what was learned of output lengths in this file over restarts")
+      ->type_name("FILE");
 }
 
 void add_engines(CLI::App& app, ServeOptions& o) {

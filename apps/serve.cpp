@@ -12,6 +12,7 @@
 
 #include "base/time.h"
 #include "console.h"
+#include "forecast_state.h"
 #include "gateway/gateway.h"
 #include "memory/host_kv.h"
 #include "memory/kv_arena.h"
@@ -129,6 +130,22 @@ void print_welcome(const ServeOptions& options, const std::string& model, std::u
   std::fflush(stdout);
 }
 
+// An instance more than there were learns from the last of them.
+void restore_forecasts(const ServeOptions& options, std::vector<LocalInstance>& instances) {
+  if (options.forecast_state.empty()) return;
+  const auto learned = or_throw(read_forecast_state(options.forecast_state));
+  if (learned.empty()) return;
+  for (std::size_t i = 0; i < instances.size(); ++i) {
+    instances[i].engine.learned_lengths = learned[std::min(i, learned.size() - 1)];
+  }
+}
+
+void save_forecasts(const ServeOptions& options, const LocalCluster& cluster) {
+  if (options.forecast_state.empty()) return;
+  const Status saved = write_forecast_state(options.forecast_state, cluster.learned_lengths());
+  if (!saved) spdlog::error("{}", saved.error().message);
+}
+
 // First signal: no new work, what runs may end. Second signal, or time over: stop.
 void wait_and_drain(StopSignals& signals, Gateway& gateway, int drain_seconds) {
   signals.wait();
@@ -168,6 +185,7 @@ int serve(const ServeOptions& options) {
   const Sizing sizing = or_throw(size_instance(options, info, this_machine()));
   const std::vector<KvArena> arenas = make_arenas(options, sizing);
   std::vector<LocalInstance> instances = make_instances(options, sizing, *model, arenas);
+  restore_forecasts(options, instances);
   spdlog::info(
       "{} instance(s) of {} ({}, {}), {} thread(s) and {} KV blocks of {} tokens each ({}); "
       "context {} tokens",
@@ -197,6 +215,7 @@ int serve(const ServeOptions& options) {
   gateway.stop();
   telemetry.observe(nullptr);
   cluster->stop();
+  save_forecasts(options, *cluster);
   return 0;
 }
 

@@ -3,7 +3,9 @@
     python3 bench/admission --binary build/release/bench/admission/admission_bench
         --quick            one seed and a tenth of the steps
         --only TEXT        cases, policies or rules whose name contains it
+        --informed         classes and hints of clients instead of the policies
         --rules            the rules of a window's length instead of the policies
+        --calibration TEST the forecast's quantiles on every trace, by build/.../memory_test instead
         --timeline SVG     draw windows, demand, grants and use of one run instead
 
 Each cell is the mean over the seeds; (least-most) where they differ. Tokens are those generated in
@@ -18,19 +20,26 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import calibration
 import timeline
 from lengths import WORKLOADS, write_lengths
 
 # name: workload, pool, steps of warm-up, measured steps. A request of the reasoning trace takes
 # 1,900 steps in the mean and 32,768 at most.
 CASES = {
-    "reasoning, 430,000 tokens": ("reasoning", 430_000, 40_000, 60_000),
-    "reasoning, 120,000 tokens": ("reasoning", 120_000, 60_000, 150_000),
-    "chat, 430,000 tokens": ("chat", 430_000, 4_000, 12_000),
-    "chat, 120,000 tokens": ("chat", 120_000, 4_000, 16_000),
+    "reasoning, 430,000 tokens": ("reasoning", 430_000, 30_000, 40_000),
+    "reasoning, 120,000 tokens": ("reasoning", 120_000, 50_000, 100_000),
+    "chat, 430,000 tokens": ("chat", 430_000, 4_000, 6_000),
+    "chat, 120,000 tokens": ("chat", 120_000, 4_000, 10_000),
 }
 POLICIES = ["windowed", "paged", "paged-watermark", "reserve", "ratio", "peak-ema", "past-future",
             "oracle"]
+INFORMED = {  # what a client may say, and what it is worth
+    "windowed": [],
+    "windowed, clients as classes": ["--classes"],
+    "windowed, hints within a factor of 4": ["--hints", "4"],
+    "windowed, hints within a factor of 1.5": ["--hints", "1.5"],
+}
 RULES = {
     "bounded (default)": [],
     "earliest completion": ["--length-rule", "completion"],
@@ -79,10 +88,11 @@ def spread(values, form):
 
 def row_of(name, runs, oracle):
     per_thousand = [1000 * r["preemptions"] / max(r["finished"], 1) for r in runs]
-    return "| {} | {} | {} | {} | {} | {} | {} | {} |".format(
+    return "| {} | {} | {} | {} | {} | {} | {} | {} | {} |".format(
         name,
         spread([100 * r["tokens"] / o["tokens"] for r, o in zip(runs, oracle)], "{:.1f}"),
         spread(per_thousand, "{:.1f}"),
+        spread([100 * r["recomputed"] / r["tokens"] for r in runs], "{:.1f}"),
         spread([r["warm_up_preemptions"] for r in runs], "{:.0f}"),
         spread([100 * r["written"] for r in runs], "{:.1f}"),
         spread([100 * r["unused"] for r in runs], "{:.1f}"),
@@ -98,9 +108,10 @@ def table(runner, case, rows):
         runs = {name: [job.result() for job in these] for name, these in jobs.items()}
     finished = sum(r["finished"] for r in runs["oracle"])
     print(f"\n**{case}**: {len(seeds)} seeds, the oracle finished {finished:,} requests\n")
-    print("| | tokens, % of oracle's | preemptions per 1,000 | in the warm-up | pool written, % |"
+    print("| | tokens, % of oracle's | preemptions per 1,000 | recomputed, % of"
+          " tokens | in the warm-up | pool written, % |"
           " granted, unwritten, % | steps a window | us a plan |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|")
     for name in rows:
         print(row_of(name, runs[name], runs["oracle"]))
     sys.stdout.flush()
@@ -112,7 +123,9 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rules", action="store_true")
+    parser.add_argument("--informed", action="store_true")
     parser.add_argument("--timeline", metavar="SVG")
+    parser.add_argument("--calibration", metavar="TEST")
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--option", action="append", default=[], help="passed to every run")
@@ -123,11 +136,16 @@ def main():
     if missing:
         print(f"bench/admission: skipped, no {', '.join(missing)}; set SLUICE_TRACES")
         return
-    rows = RULES if args.rules else {name: ["--policy", name] for name in POLICIES}
+    rows = {name: ["--policy", name] for name in POLICIES}
+    if args.rules or args.informed:
+        rows = RULES if args.rules else INFORMED
     matching = {name: options for name, options in rows.items() if args.only in name}
     cases = [case for case in CASES if args.only in case]
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(args, Path(folder))
+        if args.calibration:
+            calibration.report(args.calibration, Path(folder))
+            return
         if args.timeline:
             timeline.draw(runner, Path(args.timeline))
             return

@@ -40,13 +40,14 @@ def _reasoning(path, rng):
         rows = [json.loads(line) for line in text]
     weights = [row["output_tokens"]["n"] or 0 for row in rows]
     for row in rng.choices(rows, weights, k=COUNT):
-        yield tuple(rng.choices(row[field]["v"], row[field].get("c") or row[field]["p"])[0]
-                    for field in ("input_tokens", "output_tokens"))
+        prompt, output = (rng.choices(row[field]["v"], row[field].get("c") or row[field]["p"])[0]
+                          for field in ("input_tokens", "output_tokens"))
+        yield prompt, output, row["client"]
 
 
 def _chat(path, rng):
     with gzip.open(path, "rt") as text:
-        rows = [(int(row["num_prefill_tokens"]), int(row["num_decode_tokens"]))
+        rows = [(int(row["num_prefill_tokens"]), int(row["num_decode_tokens"]), 0)
                 for row in csv.DictReader(text)]
     yield from rng.choices(rows, k=COUNT)
 
@@ -56,5 +57,6 @@ def write_lengths(name, target):
     draw = {"reasoning": _reasoning, "chat": _chat}[name]
     workload = WORKLOADS[name]
     with open(target, "w", encoding="ascii") as file:
-        for prompt, output in draw(workload.path(), random.Random(f"admission/{name}")):
-            file.write(f"{max(int(prompt), 1)} {min(max(int(output), 1), workload.cap)}\n")
+        for prompt, output, client in draw(workload.path(), random.Random(f"admission/{name}")):
+            output = min(max(int(output), 1), workload.cap)
+            file.write(f"{max(int(prompt), 1)} {output} client-{client}\n")

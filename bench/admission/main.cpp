@@ -23,7 +23,7 @@ const std::map<std::string, WindowLength> kLengthRules = {{"bounded", WindowLeng
 
 struct Arguments {
   WorldOptions world;
-  std::string lengths;   // a file: prompt and output tokens, one request a line
+  std::string lengths;   // a file: prompt, output and client, one request a line
   std::string timeline;  // a file to write, or none
   std::string policy = "windowed";
   std::int64_t pool_tokens = 120'000;
@@ -34,7 +34,7 @@ Arguments parse(int argc, char** argv) {
   WindowOptions& window = a.world.kv.window;
   window.step_token_budget = 8192;
   CLI::App app("One instance without compute under a memory policy.");
-  app.add_option("--lengths", a.lengths, "prompt and output tokens, one request a line")
+  app.add_option("--lengths", a.lengths, "prompt, output and client, one request a line")
       ->required()
       ->check(CLI::ExistingFile);
   app.add_option("--timeline", a.timeline, "write one line of CSV a measured step");
@@ -51,8 +51,12 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--length-rule", window.length)->transform(CLI::CheckedTransformer(kLengthRules));
   app.add_option("--fixed-steps", window.fixed_steps);
   app.add_option("--z", window.z);
+  app.add_option("--few-z", window.few_z);
+  app.add_flag("--classes", a.world.classes, "clients are classes of the forecast");
+  app.add_option("--hints", a.world.hint_error, "clients hint at lengths, off by this factor");
   app.add_option("--unused-share", window.unused_share);
   app.add_option("--max-steps", window.max_steps);
+  app.add_option("--min-steps", window.min_steps);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -69,7 +73,7 @@ std::vector<RequestLengths> read_lengths(const Arguments& a) {
   std::ifstream file(a.lengths);
   std::vector<RequestLengths> lengths;
   RequestLengths request;
-  while (file >> request.prompt >> request.output) {
+  while (file >> request.prompt >> request.output >> request.client) {
     const std::int64_t most = std::int64_t{request.prompt} + a.world.cap;
     if (request.prompt < 1 || most > a.pool_tokens) {
       throw std::runtime_error(

@@ -1,6 +1,7 @@
 #include "token_world.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <utility>
 
@@ -65,15 +66,18 @@ TokenWorld::Sequence TokenWorld::draw() {
   s.lengths = lengths_[rng_.below(lengths_.size())];
   s.lengths.output = std::clamp(s.lengths.output, 1, options_.cap);
   s.view.true_length = HiddenLength(s.lengths.output);
+  std::int32_t hint = 0;
+  if (options_.hint_error > 0) {
+    const double factor = std::pow(options_.hint_error, 2 * rng_.uniform() - 1);
+    hint = std::max(1, static_cast<std::int32_t>(s.lengths.output * factor));
+  }
+  s.view.length_class = forecast_.class_of(options_.classes ? s.lengths.client : "", hint);
   return s;
 }
 
 std::span<const RunningSequence> TokenWorld::views() {
   views_.clear();
-  for (const Sequence& s : running_) {
-    views_.push_back(s.view);
-    views_.back().held_blocks = static_cast<std::int32_t>(kv_.table(s.view.id).size());
-  }
+  for (const Sequence& s : running_) views_.push_back(s.view);
   return views_;
 }
 
@@ -86,8 +90,8 @@ std::int64_t TokenWorld::blocks_for_next_arrival() const {
 
 const Window& TokenWorld::open(bool early) {
   const std::span<const RunningSequence> running = views();
-  std::vector<std::int32_t> ages;
-  for (const RunningSequence& view : running) ages.push_back(view.generated);
+  std::vector<RunningLength> ages;
+  for (const RunningSequence& view : running) ages.push_back({view.generated, view.length_class});
   const double begin = processor_seconds();
   forecast_.set_running(ages);
   const Window& window =
@@ -138,6 +142,7 @@ bool TokenWorld::try_admit(Sequence& sequence) {
       .tokens = std::span(std::as_const(tokens_)).first(static_cast<std::size_t>(known)),
       .generated = generated,
       .decode_cap = options_.cap - generated,
+      .length_class = sequence.view.length_class,
       .true_length = sequence.view.true_length};
   auto admission = kv_.admit(request, now_, views(), step_time_, forecast_);
   if (!admission && admission.error() == Refusal::kWindow && !renewed_for_arrival_) {
@@ -152,6 +157,7 @@ bool TokenWorld::try_admit(Sequence& sequence) {
                    .prefill_left = known - admission->cached_tokens,
                    .generated = generated,
                    .decode_cap = request.decode_cap,
+                   .length_class = request.length_class,
                    .true_length = request.true_length};
   ++next_id_;
   return true;
@@ -183,7 +189,7 @@ void TokenWorld::step() {
   std::erase_if(running_, [this](Sequence& s) {
     if (s.view.prefill_left == -1) s.view.prefill_left = 1;
     if (s.view.generated < s.lengths.output) return false;
-    forecast_.observe(s.view.generated, /*censored=*/false);
+    forecast_.observe(s.view.generated, /*censored=*/false, s.view.length_class);
     kv_.release(s.view.id);
     if (measuring_) result_.finished += 1;
     return true;

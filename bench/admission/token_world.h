@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "base/rng.h"
@@ -20,15 +21,18 @@ namespace sluice {
 struct RequestLengths {
   std::int32_t prompt = 0;
   std::int32_t output = 0;
+  std::string client;  // whose it is
 };
 
 struct WorldOptions {
   KvOptions kv;
   std::int32_t cap = 0;  // max_tokens of every request
-  std::int32_t max_running = 1000;
+  std::int32_t max_running = 4096;
   std::int64_t warm_up_steps = 0;  // not measured: the forecast learns
   std::int64_t steps = 0;          // measured
   std::uint64_t seed = 1;
+  bool classes = false;   // clients are classes of the forecast
+  double hint_error = 0;  // clients hint at lengths, off by up to this factor; 0: they do not
 };
 
 // Sums over the measured steps.

@@ -20,6 +20,8 @@ Engine::Engine(const EngineOptions& options, ModelRunner& runner, const SamplerF
       host_(ports.host, clock, options.host_block_copy) {
   // A prompt's grant is counted in steps of the window's budget.
   CHECK_LE(options_.batch.max_step_tokens, options_.kv.window.step_token_budget);
+  const bool read = options.learned_lengths.empty() || forecast_.restore(options.learned_lengths);
+  CHECK(read);  // who has it from a file has checked it
 }
 
 // --- Requests in ---------------------------------------------------------------
@@ -84,6 +86,7 @@ void Engine::submit(std::unique_ptr<Request> request) {
     return;
   }
 
+  sequence->length_class = forecast_.class_of(wanted.length_class, wanted.length_hint);
   sequence->tokens = wanted.prompt;
   sequence->tokens.insert(sequence->tokens.end(), wanted.output.begin(), wanted.output.end());
   sequence->prompt_tokens = static_cast<std::int32_t>(wanted.prompt.size());
@@ -94,7 +97,7 @@ void Engine::cancel(RequestId request) {
   const auto is_it = [request](const auto& s) { return s->here() && s->request->id == request; };
   if (auto it = std::find_if(running_.begin(), running_.end(), is_it); it != running_.end()) {
     kv_.release((*it)->id);
-    forecast_.observe((*it)->generated(), /*censored=*/true);
+    forecast_.observe((*it)->generated(), /*censored=*/true, (*it)->length_class);
     end_cancelled(**it);
     running_.erase(it);
   } else if (const Sequence* waits = waiting_.find(request)) {
@@ -160,9 +163,9 @@ void Engine::renew_window() {
 
 const Window& Engine::open_window(bool early) {
   const TimePoint begin = clock_.now();
-  std::vector<std::int32_t> ages;
+  std::vector<RunningLength> ages;
   ages.reserve(running_.size());
-  for (const auto& s : running_) ages.push_back(s->generated());
+  for (const auto& s : running_) ages.push_back({s->generated(), s->length_class});
   forecast_.set_running(ages);
   const Window& window = kv_.open_window(begin, running_views(), step_time_, forecast_, early,
                                          blocks_for_next_arrival());
@@ -260,6 +263,7 @@ bool Engine::try_admit(Sequence& s) {
                                  .priority = s.request->priority,
                                  .reuse_prefix = !s.wants_scores(),
                                  .restored_tokens = s.computed,
+                                 .length_class = s.length_class,
                                  .true_length = s.true_length()};
   auto admission = kv_.admit(request, clock_.now(), running_views(), step_time_, forecast_);
   if (!admission && admission.error() == Refusal::kWindow && !renewed_for_arrival_) {
@@ -393,7 +397,8 @@ void Engine::apply_token(Sequence& sequence, Result<SampledToken>& sampled) {
     events_.push_back(std::move(event));
     return;
   }
-  forecast_.observe(sequence.generated(), /*censored=*/event.finish != FinishReason::kStop);
+  forecast_.observe(sequence.generated(), /*censored=*/event.finish != FinishReason::kStop,
+                    sequence.length_class);
   kv_.release(sequence.id);
   finish(sequence, std::move(event));
 }

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -38,6 +39,7 @@ struct EngineOptions {
   bool hands_over = false;          // sequences leave once they are prefilled
   BatchOptions batch;
   KvOptions kv;
+  std::string learned_lengths;  // of an earlier life: Engine::learned_lengths(); or empty
   // What copying one block to host memory takes, until copies have been measured.
   Duration host_block_copy = std::chrono::microseconds(100);
 };
@@ -90,6 +92,8 @@ class Engine final {
   }
   [[nodiscard]] EngineLoad load() const;
   [[nodiscard]] EngineStats stats() const;
+  // What the length forecast knows, as text for the options of a later life.
+  [[nodiscard]] std::string learned_lengths() const { return forecast_.saved(); }
   // Requests taken since the last call: their ledger entries can end.
   [[nodiscard]] std::vector<RequestId> take_seen();
   void check_invariants() const;

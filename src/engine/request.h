@@ -15,10 +15,12 @@ namespace sluice {
 
 struct Request {
   RequestId id;
-  std::vector<Token> prompt;    // at least one token
-  std::int32_t max_tokens = 0;  // most tokens to generate, >= 1; always bounded
-  std::int32_t priority = 0;    // higher is admitted earlier and yields later
-  std::string tenant;           // shares of one priority are fair among these; may be empty
+  std::vector<Token> prompt;     // at least one token
+  std::int32_t max_tokens = 0;   // most tokens to generate, >= 1; always bounded
+  std::int32_t priority = 0;     // higher is admitted earlier and yields later
+  std::string tenant;            // shares of one priority are fair among these; may be empty
+  std::string length_class;      // requests of one class have similar outputs; may be empty
+  std::int32_t length_hint = 0;  // expected output tokens; 0: not said
   SamplingParams sampling;
   TimePoint arrival{};   // at the gateway
   std::string trace_id;  // x-request-id of its client, for logs

@@ -43,9 +43,10 @@ struct Sequence {
   std::optional<PrefixCopy> copy;        // to be done in its next step
   std::optional<TimePoint> admitted_at;  // first admission; unset while it never ran
   bool announced = false;                // its first event has left
-  std::size_t tenant = 0;                // of Tenants
-  std::vector<BlockId> host_blocks;      // paused: where KV of [0, computed) is
-  std::int32_t restarts = 0;             // times that it had to give way
+  LengthClass length_class = kAnyLength;
+  std::size_t tenant = 0;            // of Tenants
+  std::vector<BlockId> host_blocks;  // paused: where KV of [0, computed) is
+  std::int32_t restarts = 0;         // times that it had to give way
   Presence presence = Presence::kHere;
 
   [[nodiscard]] std::int32_t known() const { return static_cast<std::int32_t>(tokens.size()); }
@@ -83,6 +84,7 @@ struct Sequence {
             .generated = generated(),
             .decode_cap = left_to_generate(),
             .priority = request->priority,
+            .length_class = length_class,
             .true_length = true_length()};
   }
 };

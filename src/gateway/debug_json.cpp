@@ -33,6 +33,7 @@ void write_blocks(JsonWriter& json, const KvStats& kv) {
   json.key("blocks").begin_object();
   json.member("total", kv.total_blocks).member("granted", kv.granted_blocks);
   json.member("written", kv.written_blocks).member("cached", kv.cached_blocks);
+  json.member("unfilled_tokens", kv.unfilled_tokens);
   json.member("free", kv.free_blocks).end_object();
   json.key("prefix_cache").begin_object();
   json.member("queried_tokens", kv.prefix_queries).member("hit_tokens", kv.prefix_hits);
@@ -54,6 +55,8 @@ void write_window(JsonWriter& json, const Window& window, const WindowStats& sta
   json.member("steps", window.plan.steps).member("steps_left", window.steps_left);
   json.member("demand_blocks", stats.demand_blocks).member("granted_blocks", stats.granted_blocks);
   json.member("peak_blocks", window.plan.peak_blocks);
+  json.member("room_blocks", window.plan.room_blocks);
+  json.member("wanted_room_blocks", window.plan.wanted_room_blocks);
   json.key("grants").begin_array();
   for (const Grant& grant : window.plan.grants) {
     json.begin_object().member("sequence", grant.id.value);

@@ -41,8 +41,9 @@ struct GatewayLimits {
   std::int32_t max_tools = 512;
   std::int32_t max_logprobs = 20;  // alternatives a token
   std::int32_t max_logit_bias = 1'024;
-  std::size_t max_tenant_bytes = 128;      // x-gateway-inference-fairness-id
-  std::int32_t max_listed_tokens = 1'024;  // of each list of tokens or bad words
+  std::size_t max_tenant_bytes = 128;       // x-gateway-inference-fairness-id
+  std::size_t max_length_class_bytes = 64;  // sluice_length_class
+  std::int32_t max_listed_tokens = 1'024;   // of each list of tokens or bad words
   // A client that does not read: a stream with more unsent tokens is cancelled.
   std::int32_t max_unsent_tokens = 4'096;
   std::int32_t send_buffer_bytes = 0;  // of a connection's socket; 0: the system's choice

@@ -249,6 +249,13 @@ void read_generation(FieldReader& fields, const ParseContext& context, Generatio
     fields.fail("prompt_logprobs", "is not available when 'stream' is true");
   }
   assign(call.priority, fields.integer("priority", -kMostPriority, kMostPriority));
+  assign(call.length_hint, fields.integer("sluice_length_hint", 1, kMaxInt32));
+  call.length_class = fields.string("sluice_length_class").value_or("");
+  if (call.length_class.size() > context.limits.max_length_class_bytes) {
+    return fields.fail("sluice_length_class",
+                       fmt::format("has {} bytes, above the limit of {}", call.length_class.size(),
+                                   context.limits.max_length_class_bytes));
+  }
   if (const auto length = fields.integer("sluice_output_length", 1, kMaxInt32)) {
     if (!context.benchmark) {
       return fields.fail("sluice_output_length", "is only for a server started with --benchmark");

@@ -51,6 +51,8 @@ struct GenerationCall {
   bool include_usage = false;
   bool continuous_usage = false;  // usage in every chunk (vLLM)
   std::int32_t priority = 0;
+  std::string length_class;      // sluice_length_class: requests with outputs alike
+  std::int32_t length_hint = 0;  // sluice_length_hint: expected output tokens
 };
 
 struct ChatCall {

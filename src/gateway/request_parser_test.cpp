@@ -237,6 +237,26 @@ TEST(RequestParser, AnOutputsLengthIsTakenByABenchmarkOnly) {
   EXPECT_FALSE(call->generation.max_tokens) << "memory is planned without it";
 }
 
+TEST(RequestParser, AnExpectedLengthIsTaken) {
+  const auto call = parse_completion(
+      R"({"model":"m","prompt":"x","sluice_length_hint":300,"sluice_length_class":"summaries"})",
+      kContext);
+  ASSERT_TRUE(call) << call.error().message;
+  EXPECT_EQ(call->generation.length_hint, 300);
+  EXPECT_EQ(call->generation.length_class, "summaries");
+  for (const char* bad : {R"("sluice_length_hint":0)", R"("sluice_length_hint":"long")",
+                          R"("sluice_length_class":7)"}) {
+    EXPECT_FALSE(parse_completion(fmt::format(R"({{"model":"m","prompt":"x",{}}})", bad), kContext))
+        << bad;
+  }
+  const auto refused =
+      parse_completion(fmt::format(R"({{"model":"m","prompt":"x","sluice_length_class":"{}"}})",
+                                   std::string(65, 'a')),
+                       kContext);
+  ASSERT_FALSE(refused);
+  expect_bad(refused.error(), {"", "sluice_length_class", "65", "64"});
+}
+
 TEST(RequestParser, AnAssistantMayHaveSaidNothing) {
   const auto call = parse_chat(
       R"({"model":"m","messages":[{"role":"assistant"},{"role":"assistant","content":null}]})",

@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "memory/hidden_length.h"
+#include "memory/length_forecast.h"
 
 namespace sluice {
 
@@ -31,6 +32,7 @@ struct AdmissionRequest {
   // Or KV of at most so many tokens comes later, from another instance: all its
   // blocks are given at once, and are no prefix for others before arrived().
   std::int32_t arriving_tokens = 0;
+  LengthClass length_class = kAnyLength;
   HiddenLength true_length{};  // benchmarks: for the oracle alone
 };
 

@@ -181,7 +181,8 @@ class PastFutureRule final : public AdmissionRule {
   bool admits(const Arrival& arrival, const StepTimeModel& /*step_time*/,
               const LengthForecast& forecast) override {
     auto demands = demands_of(arrival, [&](const RunningSequence& sequence) {
-      return forecast.quantile(sequence.generated, sequence.decode_cap, rng_.uniform());
+      return forecast.of(sequence.length_class)
+          .quantile(sequence.generated, sequence.decode_cap, rng_.uniform());
     });
     const auto usable =
         static_cast<std::int64_t>((1 - kHeldBack) * static_cast<double>(arrival.total_blocks));

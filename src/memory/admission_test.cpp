@@ -84,8 +84,8 @@ class Backlog {
   }
 
   void renew() {
-    std::vector<std::int32_t> ages;
-    for (const Sequence& s : running_) ages.push_back(s.view.generated);
+    std::vector<RunningLength> ages;
+    for (const Sequence& s : running_) ages.push_back({.generated = s.view.generated});
     forecast_.set_running(ages);
     while (true) {
       const Window& window = manager_.open_window(now_, views(), step_time_, forecast_);

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "memory/admission_rule.h"
+#include "memory/arrival_rate.h"
 #include "memory/block_pool.h"
 #include "memory/prefix_index.h"
 
@@ -43,7 +44,7 @@ class KvManager::Impl {
                                          const LengthForecast& forecast);
   const Window& open_window(TimePoint now, std::span<const RunningSequence> running,
                             const StepTimeModel& step_time, const LengthForecast& forecast,
-                            bool early, std::int64_t room_blocks);
+                            bool early, std::int64_t waiting_blocks);
   void use_step();
   void written(SequenceId id, std::span<const Token> tokens);
   void arrived(SequenceId id, std::span<const Token> tokens);
@@ -83,6 +84,7 @@ class KvManager::Impl {
   Held& held(SequenceId id) { return const_cast<Held&>(std::as_const(*this).held(id)); }
   void grow(Held& held, std::int32_t count);
   void shrink(Held& held, std::size_t blocks);
+  void set_written(Held& held, std::int32_t tokens);
   void use(PrefixNode node);
   void unuse(PrefixNode node);
   void finish_copy(Held& held);
@@ -98,8 +100,10 @@ class KvManager::Impl {
   std::vector<std::size_t> free_slots_;
   std::unordered_map<SequenceId, std::size_t> slot_of_;  // looked up only
   std::vector<RunningSequence> views_;                   // of open_window(), reused
-  std::int64_t table_blocks_ = 0;                        // sum of all tables
-  std::int32_t steps_used_ = 0;                          // of the present window
+  ArrivalRate arrivals_;
+  std::int64_t table_blocks_ = 0;     // sum of all tables
+  std::int64_t unfilled_tokens_ = 0;  // of all sequences' last written blocks
+  std::int32_t steps_used_ = 0;       // of the present window
   std::int64_t prefix_queries_ = 0;
   std::int64_t prefix_hits_ = 0;
   std::int64_t prefix_evictions_ = 0;
@@ -125,6 +129,7 @@ RunningSequence KvManager::Impl::arrival(const AdmissionRequest& request,
           .generated = request.generated,
           .decode_cap = request.decode_cap,
           .priority = request.priority,
+          .length_class = request.length_class,
           .true_length = request.true_length};
 }
 
@@ -195,7 +200,9 @@ tl::expected<Admission, Refusal> KvManager::Impl::admit(const AdmissionRequest& 
   }
   grow(held, fit.new_blocks);
   usage_.window_granted_blocks += fit.new_blocks;
-  held.written = std::max(fit.cached_tokens, request.arriving_tokens);  // as good as
+  arrivals_.came(planner_.blocks_for(static_cast<std::int64_t>(request.tokens.size())) -
+                 static_cast<std::int32_t>(held.path.size()));
+  set_written(held, std::max(fit.cached_tokens, request.arriving_tokens));  // as good as
   prefix_queries_ += static_cast<std::int64_t>(request.tokens.size());
   prefix_hits_ += fit.cached_tokens;
 
@@ -235,6 +242,7 @@ void KvManager::Impl::grow(Held& held, std::int32_t count) {
   }
   pool_.allocate(count, held.table);
   table_blocks_ += count;
+  usage_.grants += count > 0 ? 1 : 0;
 }
 
 void KvManager::Impl::shrink(Held& held, std::size_t blocks) {
@@ -246,6 +254,14 @@ void KvManager::Impl::shrink(Held& held, std::size_t blocks) {
     held.table.pop_back();
     --table_blocks_;
   }
+}
+
+void KvManager::Impl::set_written(Held& held, std::int32_t tokens) {
+  const auto unfilled = [this](std::int32_t count) {
+    return std::int64_t{planner_.blocks_for(count)} * options_.window.block_tokens - count;
+  };
+  unfilled_tokens_ += unfilled(tokens) - unfilled(held.written);
+  held.written = tokens;
 }
 
 void KvManager::Impl::use(PrefixNode node) {
@@ -304,7 +320,7 @@ void KvManager::Impl::written(SequenceId id, std::span<const Token> tokens) {
        i * block_tokens < tokens.size(); ++i) {
     pool_.mark_written(held.table[i]);
   }
-  held.written = static_cast<std::int32_t>(tokens.size());
+  set_written(held, static_cast<std::int32_t>(tokens.size()));
   if (!options_.prefix_cache) return;
   while ((held.path.size() + 1) * block_tokens <= tokens.size()) {
     index_block(held, tokens.subspan(held.path.size() * block_tokens, block_tokens));
@@ -314,13 +330,14 @@ void KvManager::Impl::written(SequenceId id, std::span<const Token> tokens) {
 void KvManager::Impl::arrived(SequenceId id, std::span<const Token> tokens) {
   Held& held = this->held(id);
   CHECK_LE(tokens.size(), static_cast<std::size_t>(held.written));
-  held.written = static_cast<std::int32_t>(held.path.size()) * options_.window.block_tokens;
+  set_written(held, static_cast<std::int32_t>(held.path.size()) * options_.window.block_tokens);
   written(id, tokens);
 }
 
 void KvManager::Impl::release(SequenceId id) {
   Held& held = this->held(id);
   finish_copy(held);
+  set_written(held, 0);
   shrink(held, held.path.size());
   for (std::size_t i = held.path.size(); i-- > 0;) {  // the deep end first: it is evicted first
     const BlockId own = held.table[i];
@@ -341,6 +358,7 @@ void KvManager::Impl::release(SequenceId id) {
 // --- Windows -------------------------------------------------------------------
 
 void KvManager::Impl::account_window(TimePoint now, bool early) {
+  arrivals_.passed(now - window_.begin);
   if (early) ++usage_.early_renewals;
   if (steps_used_ == 0) return;
   usage_.seconds_sum += to_seconds(now - window_.begin);
@@ -354,7 +372,7 @@ void KvManager::Impl::account_window(TimePoint now, bool early) {
 const Window& KvManager::Impl::open_window(TimePoint now, std::span<const RunningSequence> running,
                                            const StepTimeModel& step_time,
                                            const LengthForecast& forecast, bool early,
-                                           std::int64_t room_blocks) {
+                                           std::int64_t waiting_blocks) {
   CHECK_EQ(running.size(), slot_of_.size());
   account_window(now, early);
   for (Held& held : slots_) {
@@ -366,7 +384,9 @@ const Window& KvManager::Impl::open_window(TimePoint now, std::span<const Runnin
                   .total_blocks = pool_.num_blocks(),
                   .planning_cost = planning_cost_,
                   .shared_blocks = shared_blocks(),
-                  .extra_z = rule_->extra_z()};
+                  .extra_z = rule_->extra_z(),
+                  .waiting_blocks = waiting_blocks,
+                  .arriving_blocks_a_second = arrivals_.blocks_a_second()};
   if (!window_.plan.deferred.empty()) input.least_steps = planner_.options().yield_room_steps;
   views_.assign(running.begin(), running.end());
   for (RunningSequence& view : views_) {
@@ -377,12 +397,7 @@ const Window& KvManager::Impl::open_window(TimePoint now, std::span<const Runnin
   }
   input.running = views_;
 
-  PlanInput roomy = input;
-  roomy.free_blocks = std::max<std::int64_t>(input.free_blocks - room_blocks, 0);
-  window_.plan = planner_.plan(roomy, step_time, forecast);
-  if (room_blocks > 0 && !window_.plan.deferred.empty()) {  // nothing yields to an arrival
-    window_.plan = planner_.plan(input, step_time, forecast);
-  }
+  window_.plan = planner_.plan(input, step_time, forecast);
   ++window_.number;
   window_.begin = now;
   window_.end = now + window_.plan.length;
@@ -441,6 +456,7 @@ KvStats KvManager::Impl::stats() const {
   return {.total_blocks = pool_.num_blocks(),
           .granted_blocks = pool_.num_used(),
           .written_blocks = pool_.num_written(),
+          .unfilled_tokens = unfilled_tokens_,
           .cached_blocks = pool_.num_kept(),
           .free_blocks = pool_.num_free(),
           .prefix_queries = prefix_queries_,
@@ -457,6 +473,7 @@ void KvManager::Impl::check_invariants() const {
     ++refs[static_cast<std::size_t>(block.value - pool_.first())];
   };
   std::int64_t table_blocks = 0;
+  std::int64_t unfilled = 0;
   std::size_t running = 0;
   for (const Held& held : slots_) {
     if (!held.running) continue;
@@ -465,6 +482,8 @@ void KvManager::Impl::check_invariants() const {
     CHECK_LE(held.path.size(), held.table.size());
     CHECK_LE(planner_.blocks_for(held.written), static_cast<std::int32_t>(held.table.size()));
     table_blocks += static_cast<std::int64_t>(held.table.size());
+    unfilled += std::int64_t{planner_.blocks_for(held.written)} * options_.window.block_tokens -
+                held.written;
     std::int32_t twins = 0;
     for (std::size_t i = 0; i < held.table.size(); ++i) {
       count(held.table[i]);
@@ -479,6 +498,7 @@ void KvManager::Impl::check_invariants() const {
   }
   CHECK_EQ(running, slot_of_.size());
   CHECK_EQ(table_blocks, table_blocks_);
+  CHECK_EQ(unfilled, unfilled_tokens_);
   std::int32_t nodes = 0;
   for (std::int32_t i = 0; i < pool_.num_blocks(); ++i) {
     CHECK_EQ(pool_.refs(BlockId(pool_.first() + i)), refs[static_cast<std::size_t>(i)]);
@@ -519,8 +539,8 @@ void KvManager::use_step() {
 
 const Window& KvManager::open_window(TimePoint now, std::span<const RunningSequence> running,
                                      const StepTimeModel& step_time, const LengthForecast& forecast,
-                                     bool early, std::int64_t room_blocks) {
-  return impl_->open_window(now, running, step_time, forecast, early, room_blocks);
+                                     bool early, std::int64_t waiting_blocks) {
+  return impl_->open_window(now, running, step_time, forecast, early, waiting_blocks);
 }
 
 const Window& KvManager::window() const {

@@ -76,11 +76,12 @@ class KvManager final {
   // written counts as free for it. The deferred sequences have lost no KV: the
   // caller releases the first of them (recompute) and opens again, until none
   // is left. `early`: before the old window's end, for an arrival; no sequence
-  // is deferred by that which was not before. `room_blocks` are left free for
-  // arrivals where that costs the running set no more than window length.
+  // is deferred by that which was not before. The plan leaves room for
+  // `waiting_blocks`, what the next that waits would need, and for what has
+  // arrived lately, where that costs the running set no more than window length.
   const Window& open_window(TimePoint now, std::span<const RunningSequence> running,
                             const StepTimeModel& step_time, const LengthForecast& forecast,
-                            bool early = false, std::int64_t room_blocks = 0);
+                            bool early = false, std::int64_t waiting_blocks = 0);
 
   [[nodiscard]] const Window& window() const;
 

@@ -174,41 +174,51 @@ TEST(KvManagerWorlds, EqualSeedsGiveEqualTables) {
   }
 }
 
-// All worlds of 3 blocks of 2 tokens and 7 operations out of six kinds.
-TEST(KvManagerWorlds, GuaranteesHoldInAllSmallOnes) {
-  KvOptions options;
-  options.num_blocks = 3;
-  options.window.block_tokens = 2;
-  options.window.step_token_budget = 3;
-  options.window.min_steps = 1;
-  options.window.max_steps = 3;
-  constexpr int kLength = 6;
+// Six kinds of operations; `code` says in which order.
+void run_small_world(const KvOptions& options, int code, int length) {
   constexpr int kKinds = 6;
-  const int worlds = static_cast<int>(std::pow(kKinds, kLength));
   const std::vector<Token> same{1, 1, 1};
   const std::vector<Token> other{1, 2};
-  for (int code = 0; code < worlds; ++code) {
-    KvWorld world(options);
-    int left = code;
-    for (int i = 0; i < kLength; ++i, left /= kKinds) {
-      switch (left % kKinds) {
-        case 0: world.admit(same, 2); break;
-        case 1: world.admit(other, 3); break;
-        case 2:
-          world.renew_if_over();
-          if (!world.running.empty()) {
-            world.step(0, [](const KvWorld::Sequence&) { return 1; });
-            world.remove_capped();
-          }
-          break;
-        case 3: world.open(/*early=*/!world.manager.window_over(world.now)); break;
-        case 4:
-          if (!world.running.empty()) world.remove(world.running.front().view.id);
-          break;
-        default:
-          if (!world.running.empty()) world.remove(world.running.back().view.id);
-      }
-      ASSERT_FALSE(testing::Test::HasFailure()) << "world " << code << ", operation " << i;
+  KvWorld world(options);
+  int left = code;
+  for (int i = 0; i < length; ++i, left /= kKinds) {
+    switch (left % kKinds) {
+      case 0: world.admit(same, 2); break;
+      case 1: world.admit(other, 3); break;
+      case 2:
+        world.renew_if_over();
+        if (!world.running.empty()) {
+          world.step(0, [](const KvWorld::Sequence&) { return 1; });
+          world.remove_capped();
+        }
+        break;
+      case 3: world.open(/*early=*/!world.manager.window_over(world.now)); break;
+      case 4:
+        if (!world.running.empty()) world.remove(world.running.front().view.id);
+        break;
+      default:
+        if (!world.running.empty()) world.remove(world.running.back().view.id);
+    }
+    ASSERT_FALSE(testing::Test::HasFailure()) << "world " << code << ", operation " << i;
+  }
+}
+
+// All worlds of 3 blocks of 2 tokens and 6 operations; under others' policies, 5.
+TEST(KvManagerWorlds, GuaranteesHoldInAllSmallOnes) {
+  for (const std::string_view name : memory_policy_names()) {
+    SCOPED_TRACE(name);
+    KvOptions options;
+    options.policy = *memory_policy_of(name);
+    options.num_blocks = 3;
+    options.window.block_tokens = 2;
+    options.window.step_token_budget = 3;
+    options.window.min_steps = 1;
+    options.window.max_steps = 3;
+    const int length = options.policy == MemoryPolicy::kWindowed ? 6 : 5;
+    const int worlds = static_cast<int>(std::pow(6, length));
+    for (int code = 0; code < worlds; ++code) {
+      run_small_world(options, code, length);
+      ASSERT_FALSE(testing::Test::HasFailure());
     }
   }
 }

@@ -7,9 +7,10 @@ namespace sluice {
 
 struct KvStats {
   std::int32_t total_blocks = 0;
-  std::int32_t granted_blocks = 0;  // held by running sequences, shared ones once
-  std::int32_t written_blocks = 0;  // of these, those that hold tokens already
-  std::int32_t cached_blocks = 0;   // kept prefixes that nobody uses
+  std::int32_t granted_blocks = 0;   // held by running sequences, shared ones once
+  std::int32_t written_blocks = 0;   // of these, those that hold tokens already
+  std::int64_t unfilled_tokens = 0;  // of these, places without a token: in last blocks
+  std::int32_t cached_blocks = 0;    // kept prefixes that nobody uses
   std::int32_t free_blocks = 0;
   std::int64_t prefix_queries = 0;    // tokens looked up, ever
   std::int64_t prefix_hits = 0;       // of these found
@@ -34,6 +35,8 @@ struct WindowUsage {
   std::int64_t unused_blocks_sum = 0;      // at the ends: granted but not written,
   std::int64_t granted_blocks_sum = 0;     //   and all that were granted
   std::int64_t window_granted_blocks = 0;  // by the present plan and admissions since
+  std::int64_t grants = 0;                 // times that blocks were taken: at boundaries and
+                                           //   admissions, never in a step
 };
 
 }  // namespace sluice

@@ -1,156 +1,165 @@
 #include "memory/length_forecast.h"
 
+#include <algorithm>
+#include <bit>
+#include <charconv>
 #include <cmath>
-#include <limits>
 #include <numbers>
+#include <utility>
 
 #include "base/check.h"
 
 namespace sluice {
 namespace {
 
-// Weights grow instead of all bins being aged at each observation; beyond this
-// they are scaled back.
-constexpr double kLargestUnit = 1e12;
 constexpr double kErrorMemory = 0.99;  // of the mean error, a completion
-constexpr double kLeastTail = 1e-250;
+constexpr double kHintShape = 4;       // a guess within a factor of two, four times out of five
+constexpr std::string_view kHeader = "sluice length forecast 1\n";
+constexpr char kHintMark = '~';  // before the order of magnitude in a class's key
 
-std::int32_t bin_begin(std::size_t bin) {
-  if (bin < 32) return static_cast<std::int32_t>(bin);
-  const std::size_t octave = (bin - 32) / 16;
-  return static_cast<std::int32_t>((16 + (bin - 32) % 16) << (octave + 1));
+std::int32_t order_of(std::int32_t hint) {
+  return hint > 0 ? std::bit_width(static_cast<std::uint32_t>(hint)) : 0;
+}
+
+std::string key_of(std::string_view name, std::int32_t order) {
+  std::string key;
+  for (const char c : name.substr(0, 64)) key += c > ' ' && c != 127 ? c : '_';
+  return key + kHintMark + std::to_string(order);
+}
+
+// The order of magnitude that a key ends with; nothing: not a key.
+std::optional<std::int32_t> order_of_key(std::string_view key) {
+  const std::size_t mark = key.rfind(kHintMark);
+  if (mark == std::string_view::npos) return std::nullopt;
+  const std::string_view digits = key.substr(mark + 1);
+  std::int32_t order = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), order);
+  const bool all_read = error == std::errc{} && end == digits.data() + digits.size();
+  if (!all_read || order < 0 || order > 31) return std::nullopt;
+  return order;
 }
 
 }  // namespace
 
 LengthForecast::LengthForecast() : LengthForecast(Options{}) {}
 
-LengthForecast::LengthForecast(Options options)
-    : options_(options),
-      ended_(kBins, 0.0),
-      censored_(kBins, 0.0),
-      exposure_(kBins, 0.0),
-      running_(kBins, 0.0),
-      running_exposure_(kBins, 0.0),
-      prior_tail_(kBins + 1, 0.0) {
-  CHECK_GT(options_.half_life, 0.0);
-  CHECK_GT(options_.prior_weight, 0.0);
+LengthForecast::LengthForecast(Options options) : options_(options) {
   CHECK_GT(options_.prior_mean, 0.0);
-  // Log-logistic with shape 2: its hazard falls as 2 / length, which is broad
-  // enough that no real distribution is a surprise. Its mean is scale * pi / 2.
-  const double scale = options_.prior_mean * 2 / std::numbers::pi;
-  for (std::size_t i = 0; i <= kBins; ++i) {
-    points_[i].begin = bin_begin(i);
-    const double x = points_[i].begin / scale;
-    prior_tail_[i] = 1 / (1 + x * x);
-  }
-  rebuild();
+  // The mean of a log-logistic of shape 2 is pi / 2 times its median.
+  curves_.emplace_back(LengthCurve::Options{options.half_life, options.prior_weight},
+                       LengthCurve::Prior{options.prior_mean * 2 / std::numbers::pi, 2});
+  inherits_.push_back(false);
 }
 
-void LengthForecast::observe(std::int32_t tokens, bool censored) {
-  if (censored && tokens <= 0) return;  // says nothing
-  tokens = std::clamp(tokens, 1, kLimit - 1);
-  const double growth = std::exp2(1 / options_.half_life);
-  unit_ *= growth;
-  weight_ = weight_ / growth + (censored ? 0 : 1);
-  if (censored) {
-    censored_[bin_of(tokens)] += unit_;
-    exposure_[bin_of(tokens)] += unit_ * part_of_bin(tokens);
-  } else {
-    const double error = std::abs(quantile(0, kLimit, 0.5) - tokens);
-    const double keep = std::min(
-        kErrorMemory, static_cast<double>(observations_) / static_cast<double>(observations_ + 1));
+LengthClass LengthForecast::class_of(std::string_view name, std::int32_t hint) {
+  if (name.empty() && hint <= 0) return kAnyLength;
+  return class_of_key(key_of(name, order_of(hint)));
+}
+
+LengthClass LengthForecast::class_of_key(const std::string& key) {
+  if (const auto known = class_of_.find(key); known != class_of_.end()) return known->second;
+  if (curves_.size() >= kMostClasses) return kAnyLength;
+  const std::int32_t order = order_of_key(key).value_or(0);
+  // In the middle of [2^(order - 1), 2^order).
+  const LengthCurve::Prior prior{0.75 * std::exp2(std::max(order, 1)), kHintShape};
+  curves_.emplace_back(LengthCurve::Options{options_.half_life, options_.prior_weight}, prior);
+  inherits_.push_back(order == 0);
+  const auto added = static_cast<LengthClass>(curves_.size() - 1);
+  class_of_.emplace(key, added);
+  rebuild(curves_.size() - 1);
+  return added;
+}
+
+const LengthCurve& LengthForecast::of(LengthClass length_class) const {
+  CHECK_LT(static_cast<std::size_t>(length_class), curves_.size());
+  return curves_[static_cast<std::size_t>(length_class)];
+}
+
+void LengthForecast::rebuild(std::size_t index) {
+  if (inherits_[index]) curves_[index].set_prior(all());
+  curves_[index].rebuild();
+}
+
+void LengthForecast::observe(std::int32_t tokens, bool censored, LengthClass length_class) {
+  const auto index = static_cast<std::size_t>(length_class);
+  CHECK_LT(index, curves_.size());
+  if (!censored) {
+    const std::int32_t length = std::clamp(tokens, 1, kLimit - 1);
+    const double error = std::abs(curves_[index].quantile(0, kLimit, 0.5) - length);
+    const auto seen = static_cast<double>(observations());
+    const double keep = std::min(kErrorMemory, seen / (seen + 1));
     error_tokens_ = keep * error_tokens_ + (1 - keep) * error;
-    ended_[bin_of(tokens - 1)] += unit_;
-    ++observations_;
-    moving_mean_ += moving_weight_ * (std::max(tokens, 64) - moving_mean_);
+    moving_mean_ += moving_weight_ * (std::max(length, 64) - moving_mean_);
     moving_weight_ = std::max(0.8 * moving_weight_, 0.04);
   }
-  rebuild();
+  curves_[0].observe(tokens, censored);
+  rebuild(0);
+  if (index == 0) return;
+  curves_[index].observe(tokens, censored);
+  rebuild(index);
 }
 
-void LengthForecast::set_running(std::span<const std::int32_t> generated) {
-  std::ranges::fill(running_, 0.0);
-  std::ranges::fill(running_exposure_, 0.0);
-  for (std::int32_t tokens : generated) {
-    if (tokens <= 0) continue;
-    tokens = std::min(tokens, kLimit - 1);
-    running_[bin_of(tokens)] += 1;
-    running_exposure_[bin_of(tokens)] += part_of_bin(tokens);
+void LengthForecast::set_running(std::span<const RunningLength> running) {
+  std::vector<bool> touched(curves_.size(), false);
+  for (std::size_t i = 0; i < curves_.size(); ++i) touched[i] = curves_[i].clear_running();
+  for (const RunningLength& r : running) {
+    const auto index = static_cast<std::size_t>(r.length_class);
+    CHECK_LT(index, curves_.size());
+    curves_[0].add_running(r.generated);
+    touched[0] = true;
+    if (index == 0) continue;
+    curves_[index].add_running(r.generated);
+    touched[index] = true;
   }
-  rebuild();
+  for (std::size_t i = 0; i < curves_.size(); ++i) {
+    if (touched[i]) rebuild(i);
+  }
 }
 
-double LengthForecast::part_of_bin(std::int32_t tokens) {
-  const std::size_t bin = bin_of(tokens);
-  const double width = bin_begin(bin + 1) - bin_begin(bin);
-  return (tokens - bin_begin(bin)) / width;
+// A header, then a line for all requests and one a class: its key and its curve.
+std::string LengthForecast::saved() const {
+  std::string text(kHeader);
+  text += fmt::format("* {:.6g} {:.6g} {:.6g} {}\n", error_tokens_, moving_mean_, moving_weight_,
+                      all().saved());
+  for (const auto& [key, index] : class_of_) {
+    text += fmt::format("{} {}\n", key, of(index).saved());
+  }
+  return text;
 }
 
-void LengthForecast::rebuild() {
-  if (unit_ > kLargestUnit) {
-    for (std::size_t i = 0; i < kBins; ++i) {
-      ended_[i] /= unit_;
-      censored_[i] /= unit_;
-      exposure_[i] /= unit_;
+bool LengthForecast::restore(std::string_view text) {
+  if (!text.starts_with(kHeader)) return false;
+  text.remove_prefix(kHeader.size());
+  LengthForecast read(options_);
+  bool first = true;
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    if (end == std::string_view::npos) return false;
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(end + 1);
+    const std::size_t space = line.find(' ');
+    if (space == std::string_view::npos) return false;
+    const std::string_view key = line.substr(0, space);
+    std::string_view rest = line.substr(space + 1);
+    if (first != (key == "*")) return false;
+    if (first) {
+      for (double* target : {&read.error_tokens_, &read.moving_mean_, &read.moving_weight_}) {
+        const std::optional<double> value = take_number(rest);
+        if (!value || !(*value >= 0) || *value > kLimit) return false;
+        *target = *value;
+      }
+      if (!read.curves_[0].restore(rest)) return false;
+      first = false;
+      continue;
     }
-    unit_ = 1;
+    if (!order_of_key(key) || read.class_of_.contains(std::string(key))) return false;
+    const LengthClass added = read.class_of_key(std::string(key));
+    if (added == kAnyLength) return false;
+    if (!read.curves_[static_cast<std::size_t>(added)].restore(rest)) return false;
   }
-  double beyond = 0;  // weight that left after the bin
-  std::array<double, kBins> hazard{};
-  const double prior = options_.prior_weight * unit_;
-  for (std::size_t i = kBins; i-- > 0;) {
-    const double at_risk =
-        beyond + ended_[i] + exposure_[i] + unit_ * running_exposure_[i] + prior * prior_tail_[i];
-    hazard[i] = (ended_[i] + prior * (prior_tail_[i] - prior_tail_[i + 1])) / at_risk;
-    beyond += ended_[i] + censored_[i] + unit_ * running_[i];
-  }
-  points_[0].tail = 1;
-  tail_sums_[0] = 0;
-  for (std::size_t i = 0; i < kBins; ++i) {
-    const double width = points_[i + 1].begin - points_[i].begin;
-    points_[i + 1].tail = std::max(points_[i].tail * (1 - hazard[i]), kLeastTail);
-    points_[i].slope = (points_[i + 1].tail - points_[i].tail) / width;
-    tail_sums_[i + 1] =
-        tail_sums_[i] + width * points_[i].tail + points_[i].slope * width * (width - 1) / 2;
-  }
-  points_[kBins].slope = 0;
-}
-
-double LengthForecast::tail_sum(std::int32_t tokens) const {
-  const std::size_t bin = bin_of(tokens);
-  const double count = tokens - points_[bin].begin;
-  return tail_sums_[bin] + count * points_[bin].tail + points_[bin].slope * count * (count - 1) / 2;
-}
-
-std::int32_t LengthForecast::quantile(std::int32_t generated, std::int32_t cap, double q) const {
-  if (cap <= 0) return 0;
-  const double target = tail(generated) * (1 - q);
-  const std::size_t first = bin_of(generated);
-  // The first bin at whose end the tail has come down to the target.
-  const auto end =
-      std::partition_point(points_.begin() + static_cast<std::ptrdiff_t>(first), points_.end(),
-                           [target](const Point& point) { return point.tail > target; });
-  if (end == points_.end()) return cap;
-  std::int32_t at = end->begin;
-  if (end != points_.begin()) {
-    const Point& bin = *(end - 1);
-    if (bin.slope < 0) {
-      const double into = std::ceil((target - bin.tail) / bin.slope - 1e-9);
-      at = bin.begin + static_cast<std::int32_t>(std::min(into, double(end->begin - bin.begin)));
-    }
-  }
-  const std::int64_t remaining = std::int64_t{at} - generated;
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(remaining, 1, cap));
-}
-
-double LengthForecast::mean(std::int32_t generated, std::int32_t cap) const {
-  if (cap <= 0) return 0;
-  const std::int32_t last = generated > std::numeric_limits<std::int32_t>::max() - cap
-                                ? std::numeric_limits<std::int32_t>::max()
-                                : generated + cap;
-  const double sum = tail_sum(last) - tail_sum(generated);
-  return std::clamp(sum / tail(generated), 0.0, static_cast<double>(cap));
+  if (first) return false;
+  *this = std::move(read);
+  return true;
 }
 
 }  // namespace sluice

@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/rng.h"
@@ -121,7 +125,7 @@ TEST(LengthForecast, ThoseStillRunningSpeakToo) {
   LengthForecast forecast({.half_life = 2000, .prior_weight = 1, .prior_mean = 256});
   for (int i = 0; i < 10; ++i) forecast.observe(20, false);
   EXPECT_LT(forecast.survival(0, 100), 0.2);
-  forecast.set_running(std::vector<std::int32_t>(90, 200));
+  forecast.set_running(std::vector<RunningLength>(90, {.generated = 200}));
   EXPECT_NEAR(forecast.survival(0, 100), 0.9, 0.02);
   forecast.set_running({});  // not a lasting observation
   EXPECT_LT(forecast.survival(0, 100), 0.2);
@@ -145,10 +149,103 @@ TEST(LengthForecast, ErrorIsThatOfTheMedian) {
   EXPECT_LT(forecast.error_tokens(), 10);
 }
 
+TEST(LengthForecast, AClassLearnsItsOwnLengths) {
+  LengthForecast forecast;
+  const LengthClass brief = forecast.class_of("brief", 0);
+  const LengthClass verbose = forecast.class_of("verbose", 0);
+  EXPECT_NE(brief, verbose);
+  EXPECT_EQ(forecast.class_of("brief", 0), brief);
+  EXPECT_EQ(forecast.class_of("", 0), kAnyLength);
+  for (int i = 0; i < 300; ++i) {
+    forecast.observe(20, false, brief);
+    forecast.observe(2000, false, verbose);
+  }
+  EXPECT_NEAR(forecast.of(brief).quantile(0, kAny, 0.5), 20, 2);
+  EXPECT_NEAR(forecast.of(verbose).quantile(0, kAny, 0.5), 2000, 100);
+  // What is true of all is the prior of a class that has seen nothing.
+  const LengthClass fresh = forecast.class_of("fresh", 0);
+  EXPECT_NEAR(forecast.of(fresh).tail(1000), forecast.tail(1000), 0.01);
+  EXPECT_NEAR(forecast.tail(1000), 0.5, 0.05);
+}
+
+TEST(LengthForecast, AHintIsAGuessUntilLengthsAreSeen) {
+  LengthForecast forecast;
+  for (int i = 0; i < 500; ++i) forecast.observe(1000, false);
+  const LengthClass hinted = forecast.class_of("", 50);
+  EXPECT_EQ(forecast.class_of("", 60), hinted);  // of one order of magnitude
+  EXPECT_NE(forecast.class_of("", 200), hinted);
+  EXPECT_NE(forecast.class_of("a", 50), hinted);
+  EXPECT_NEAR(forecast.of(hinted).quantile(0, kAny, 0.5), 48, 8);
+  // These clients are wrong by a factor of ten, always: so it is learned.
+  for (int i = 0; i < 300; ++i) forecast.observe(500, false, hinted);
+  EXPECT_NEAR(forecast.of(hinted).quantile(0, kAny, 0.5), 500, 40);
+}
+
+TEST(LengthForecast, ClassesAreBounded) {
+  LengthForecast forecast;
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_LT(forecast.class_of("class " + std::to_string(i), 0),
+              static_cast<LengthClass>(LengthForecast::kMostClasses));
+  }
+  EXPECT_EQ(forecast.num_classes(), LengthForecast::kMostClasses);
+  EXPECT_EQ(forecast.class_of("one more", 0), kAnyLength);
+}
+
+TEST(LengthForecast, WhatIsSavedIsRestored) {
+  Rng rng(6);
+  LengthForecast forecast;
+  const LengthClass named = forecast.class_of("a name\nwith ~ signs", 0);
+  const LengthClass hinted = forecast.class_of("x", 700);
+  for (int i = 0; i < 3000; ++i) {
+    const LengthClass of = std::array{kAnyLength, named, hinted}[rng.below(3)];
+    forecast.observe(lognormal(rng) * (of == named ? 4 : 1), rng.below(6) == 0, of);
+  }
+  const std::string text = forecast.saved();
+  LengthForecast again;
+  ASSERT_TRUE(again.restore(text));
+  EXPECT_EQ(again.saved(), text);
+  EXPECT_EQ(again.observations(), forecast.observations());
+  EXPECT_EQ(again.num_classes(), 3u);
+  for (const auto& [name, hint] : {std::pair{"", 0}, {"a name\nwith ~ signs", 0}, {"x", 700}}) {
+    const LengthCurve& before = forecast.of(forecast.class_of(name, hint));
+    const LengthCurve& after = again.of(again.class_of(name, hint));
+    for (const int age : {0, 30, 300, 3000}) {
+      EXPECT_NEAR(after.tail(age), before.tail(age), 1e-3);
+      EXPECT_NEAR(after.weight(), before.weight(), 1e-2);
+    }
+  }
+}
+
+TEST(LengthForecast, NonsenseIsNotRestored) {
+  LengthForecast forecast;
+  forecast.observe(100, false);
+  const LengthClass named = forecast.class_of("name", 0);
+  forecast.observe(50, false, named);
+  const std::string text = forecast.saved();
+  for (std::size_t n = 0; n < text.size(); ++n) {  // whatever is cut off
+    LengthForecast cut;
+    if (cut.restore(text.substr(0, n))) {
+      EXPECT_EQ(text[n - 1], '\n');
+    } else {
+      EXPECT_EQ(cut.saved(), LengthForecast().saved());
+    }
+  }
+  const std::string header = text.substr(0, text.find('\n') + 1);
+  for (const char* bad :
+       {"", "* 1 2 3\n", "* 1 2 3 x\n", "* 1 2 3 4 5 999:1:1:0\n", "* 1 2 3 4 5 -1:1:1:0\n",
+        "* 1 2 3 4 5 1:1:1\n", "* 1 2 3 4 5 1:nan:1:0\n", "* 1 2 3 4 5 1:1:0:1\n",
+        "* 1 2 3 4 1e300\n", "* 1 2 3 4 5\nname 4 5\n", "* 1 2 3 4 5\nname~99 4 5\n",
+        "name~0 4 5\n", "* 1 2 3 4 5\n* 1 2 3 4 5\n"}) {
+    EXPECT_FALSE(forecast.restore(header + bad)) << bad;
+  }
+  EXPECT_FALSE(forecast.restore("something else\n"));
+  EXPECT_EQ(forecast.saved(), text);
+}
+
 // Each length is forecast before it is seen: the stated quantile must be met, at
-// the start and, for those that get that far, at an age.
-void expect_calibrated(const std::vector<std::int32_t>& lengths, std::size_t warm_up,
-                       double tolerance) {
+// the start and, for those that get that far, at an age. Returns the worst miss.
+double expect_calibrated(const std::vector<std::int32_t>& lengths, std::size_t warm_up,
+                         double tolerance) {
   struct Count {
     std::int32_t age;
     double q;
@@ -171,19 +268,24 @@ void expect_calibrated(const std::vector<std::int32_t>& lengths, std::size_t war
     }
     forecast.observe(lengths[i], false);
   }
+  double furthest = 0;
   for (const Count& count : counts) {
     if (count.asked < 1000) continue;
     SCOPED_TRACE("age " + std::to_string(count.age));
-    EXPECT_GE(static_cast<double>(count.met) / count.asked, count.q - tolerance);
-    EXPECT_LE(static_cast<double>(count.below) / count.asked, count.q + tolerance);
+    const double met = static_cast<double>(count.met) / count.asked;
+    const double below = static_cast<double>(count.below) / count.asked;
+    EXPECT_GE(met, count.q - tolerance);
+    EXPECT_LE(below, count.q + tolerance);
+    furthest = std::max({furthest, count.q - met, below - count.q});
   }
+  return furthest;
 }
 
 TEST(LengthForecast, CalibratedOnALognormal) {
   Rng rng(3);
   std::vector<std::int32_t> lengths(30000);
   for (std::int32_t& length : lengths) length = lognormal(rng);
-  expect_calibrated(lengths, 1000, 0.02);
+  EXPECT_LE(expect_calibrated(lengths, 1000, 0.02), 0.02);
 }
 
 TEST(LengthForecast, CalibratedOnRealLengths) {
@@ -194,7 +296,7 @@ TEST(LengthForecast, CalibratedOnRealLengths) {
     const std::int32_t real = kShareGptOutputLengths[rng.below(kShareGptOutputLengths.size())];
     length = std::max(1, static_cast<std::int32_t>(real * (0.95 + 0.1 * rng.uniform()) + 0.5));
   }
-  expect_calibrated(lengths, 1000, 0.02);
+  EXPECT_LE(expect_calibrated(lengths, 1000, 0.02), 0.02);
 }
 
 // Whole traces: SLUICE_LENGTHS names a text file with one output length a line.
@@ -208,7 +310,8 @@ TEST(LengthForecast, CalibratedOnAFileOfLengths) {
     if (length > 0) lengths.push_back(length);
   }
   ASSERT_GT(lengths.size(), 1000u);
-  expect_calibrated(lengths, 500, 0.02);
+  const double furthest = expect_calibrated(lengths, 500, 0.02);
+  std::cout << "furthest: " << 100 * furthest << " points\n";  // bench/admission reads it
 }
 
 }  // namespace

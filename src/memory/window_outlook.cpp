@@ -26,14 +26,16 @@ class Sums {
         count_(static_cast<std::size_t>(options.outlook_windows)),
         block_share_(1.0 / options.block_tokens) {
     place_points(input);
-    for (std::size_t j = 0; j < steps.size(); ++j) growth_[j] = steps[j] + input.window_steps;
+    // Windows can be short when memory is: what the next one must have is room for that.
+    for (std::size_t j = 0; j < steps.size(); ++j) growth_[j] = steps[j] + options.min_steps;
+    age_of_bin_.resize(kAges * forecast.num_classes());
     ages_.reserve(std::min(input.running.size() + 1, LengthForecast::kBins));
   }
 
   // A sequence that knows `known` tokens and decodes from `after` steps on.
   void add(const RunningSequence& sequence, std::int64_t after) {
     const double known = static_cast<double>(sequence.held_tokens) + sequence.prefill_left;
-    Age& age = of_age(sequence.generated);
+    Age& age = of_age(sequence);
     if (after > 0 || growth_[count_ - 1] > sequence.decode_cap) {
       add_alone(sequence, known, static_cast<double>(after), age);
       return;
@@ -73,6 +75,7 @@ class Sums {
   Row all_blocks{};  // if none ended
 
  private:
+  static constexpr std::size_t kAges = LengthForecast::kBins + 1;
   struct Age {
     Row survival{};
     double count = 0;  // of those that are not added alone; sums over them
@@ -100,7 +103,7 @@ class Sums {
   void add_alone(const RunningSequence& sequence, double known, double late, const Age& age) {
     const double cap = sequence.decode_cap;
     Row survival = age.survival;
-    if (late > 0) fill(survival, sequence.generated, late);
+    if (late > 0) fill(survival, sequence, late);
     for (std::size_t j = survival.size(); j-- > 0 && steps[j] - late >= cap;) survival[j] = 0;
     for (std::size_t j = 0; j < survival.size(); ++j) {
       const double grown = std::clamp(growth_[j] - late, 0.0, cap);
@@ -113,19 +116,22 @@ class Sums {
     }
   }
 
-  void fill(Row& row, std::int32_t generated, double late) const {
-    const double given = 1 / forecast_.tail(generated);
+  void fill(Row& row, const RunningSequence& sequence, double late) const {
+    const LengthCurve& lengths = forecast_.of(sequence.length_class);
+    const std::int32_t generated = sequence.generated;
+    const double given = 1 / lengths.tail(generated);
     for (std::size_t j = 0; j < count_; ++j) {
       const auto decoded = static_cast<std::int32_t>(std::max(steps[j] - late, 0.0));
-      row[j] = decoded == 0 ? 1.0 : std::min(1.0, forecast_.tail(generated + decoded) * given);
+      row[j] = decoded == 0 ? 1.0 : std::min(1.0, lengths.tail(generated + decoded) * given);
     }
   }
 
-  // Ages of one bin have about the same forecast: one row a bin.
-  Age& of_age(std::int32_t generated) {
-    std::int16_t& index = age_of_bin_[LengthForecast::bin_of(generated)];
+  // Ages of one bin and class have about the same forecast: one row for all.
+  Age& of_age(const RunningSequence& sequence) {
+    std::int16_t& index = age_of_bin_[kAges * static_cast<std::size_t>(sequence.length_class) +
+                                      LengthForecast::bin_of(sequence.generated)];
     if (index == 0) {
-      fill(ages_.emplace_back().survival, generated, 0);
+      fill(ages_.emplace_back().survival, sequence, 0);
       index = static_cast<std::int16_t>(ages_.size());
     }
     return ages_[static_cast<std::size_t>(index - 1)];
@@ -135,7 +141,7 @@ class Sums {
   const std::size_t count_;
   const double block_share_;
   Row growth_{};
-  std::array<std::int16_t, LengthForecast::kBins + 1> age_of_bin_{};  // 1-based; 0: none yet
+  std::vector<std::int16_t> age_of_bin_;  // by class and bin; 1-based, 0: none yet
   std::vector<Age> ages_;
 };
 
@@ -157,6 +163,8 @@ std::vector<Outlook> WindowPlanner::outlook(const OutlookInput& input,
   outlook.reserve(static_cast<std::size_t>(options_.outlook_windows));
   const double present =
       static_cast<double>(input.running.size() + (input.arrival != nullptr ? 1 : 0));
+  // The sum of few is further from a normal distribution's.
+  const double z = options_.z + input.extra_z + options_.few_z / std::sqrt(std::max(present, 1.0));
   double seconds = 0;
   double before = 0;
   double prefill_left = static_cast<double>(queue.tokens());
@@ -179,7 +187,6 @@ std::vector<Outlook> WindowPlanner::outlook(const OutlookInput& input,
     const double lives = present > 0 ? sums.survivors[j] / present : 0;
     const double common = lives * (1 - lives) / forecast.weight();
     const double variance = sums.variance[j] + common * sums.all_blocks[j] * sums.all_blocks[j];
-    const double z = options_.z + input.extra_z;
     const double blocks = sums.blocks[j] + z * std::sqrt(std::max(variance, 0.0)) - shared;
     outlook.push_back(
         {from_seconds(seconds), static_cast<std::int64_t>(std::ceil(std::max(blocks, 0.0)))});

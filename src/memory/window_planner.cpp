@@ -1,10 +1,10 @@
 #include "memory/window_planner.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <vector>
 
 #include "base/check.h"
 #include "memory/prefill_queue.h"
@@ -36,6 +36,57 @@ struct WindowPlanner::Batch {
   std::int64_t prefill_tokens = 0;  // left, of all prompts
   double prefill_context = 0;       // tokens that attention will read for them
   std::int64_t prefill_rate = 1;    // tokens a step
+};
+
+// Blocks that a running set needs anew for any number of steps up to a most. Those
+// that decode and may go on that long differ only in the room that they have left:
+// they are counted by it, and O(n) once becomes O(block) a question.
+class WindowPlanner::Demand {
+ public:
+  Demand(const WindowPlanner& planner, std::span<const RunningSequence> running, std::int32_t most)
+      : planner_(planner), with_room_(static_cast<std::size_t>(planner.options_.block_tokens)) {
+    const bool alike = planner.options_.grant != GrantRule::kAll;
+    for (const RunningSequence& sequence : running) {
+      const std::int64_t room =
+          std::int64_t{sequence.held_blocks} * planner.options_.block_tokens - sequence.held_tokens;
+      if (alike && !in_prefill(sequence) && sequence.decode_cap >= most && room >= 0 &&
+          room < planner.options_.block_tokens) {
+        ++with_room_[static_cast<std::size_t>(room)];
+      } else {
+        others_.push_back(&sequence);
+      }
+    }
+  }
+
+  [[nodiscard]] std::int64_t blocks(std::int32_t steps) const {
+    std::int64_t blocks = 0;
+    for (std::size_t room = 0; room < with_room_.size(); ++room) {
+      const std::int64_t more = std::int64_t{steps} - static_cast<std::int64_t>(room);
+      if (more <= 0) break;
+      blocks += with_room_[room] * planner_.blocks_for(more);
+    }
+    for (const RunningSequence* sequence : others_) blocks += planner_.new_blocks(*sequence, steps);
+    return blocks;
+  }
+
+  // The most steps in [least, most] that need at most `within`; `least` if none.
+  [[nodiscard]] std::int32_t longest(std::int32_t least, std::int32_t most,
+                                     std::int64_t within) const {
+    while (most > least) {
+      const std::int32_t middle = least + (most - least + 1) / 2;
+      if (blocks(middle) > within) {
+        most = middle - 1;
+      } else {
+        least = middle;
+      }
+    }
+    return least;
+  }
+
+ private:
+  const WindowPlanner& planner_;
+  std::vector<std::int64_t> with_room_;         // sequences, by tokens left in their last block
+  std::vector<const RunningSequence*> others_;  // counted one by one
 };
 
 struct WindowPlanner::Length {
@@ -91,13 +142,6 @@ std::int32_t WindowPlanner::new_blocks(const RunningSequence& sequence, std::int
   return std::max(blocks_for(until) - sequence.held_blocks, 0);
 }
 
-std::int64_t WindowPlanner::demand(std::span<const RunningSequence> running,
-                                   std::int32_t steps) const {
-  std::int64_t blocks = 0;
-  for (const RunningSequence& sequence : running) blocks += new_blocks(sequence, steps);
-  return blocks;
-}
-
 WindowPlanner::Batch WindowPlanner::summarize(std::span<const RunningSequence> running) const {
   Batch batch;
   for (const RunningSequence& sequence : running) {
@@ -136,18 +180,21 @@ Duration WindowPlanner::duration(const Batch& batch, std::int32_t steps,
 std::int32_t WindowPlanner::likely_completion(const PlanInput& input,
                                               const LengthForecast& forecast,
                                               std::int32_t enough) const {
-  // Ages of one bin have about the same forecast: one query a bin.
-  std::array<std::int32_t, LengthForecast::kBins + 1> known{};
+  // Ages of one bin and class have about the same forecast: one query for all.
+  constexpr std::size_t kAges = LengthForecast::kBins + 1;
+  std::vector<std::int32_t> known(kAges * forecast.num_classes());
   PrefillQueue queue(options_, input.running);
   std::int32_t earliest = options_.max_steps;
   for (const RunningSequence& sequence : input.running) {
     const std::int64_t prefill_steps = queue.decodes_after(sequence);
     if (prefill_steps >= earliest) continue;
     const auto prefill = static_cast<std::int32_t>(prefill_steps);
-    std::int32_t& decode = known[LengthForecast::bin_of(sequence.generated)];
+    std::int32_t& decode = known[kAges * static_cast<std::size_t>(sequence.length_class) +
+                                 LengthForecast::bin_of(sequence.generated)];
     if (decode == 0) {
-      decode = std::max(1, forecast.quantile(sequence.generated, LengthForecast::kLimit,
-                                             options_.completion_quantile));
+      decode = std::max(1, forecast.of(sequence.length_class)
+                               .quantile(sequence.generated, LengthForecast::kLimit,
+                                         options_.completion_quantile));
     }
     earliest = std::min(earliest, prefill + std::min(decode, std::max(sequence.decode_cap, 1)));
     if (earliest <= enough) break;
@@ -165,9 +212,10 @@ std::int32_t WindowPlanner::remaining_steps(const PlanInput& input,
   double longest = 0;
   for (const RunningSequence& sequence : input.running) {
     const auto prefill = static_cast<double>(queue.decodes_after(sequence));
-    const double decode = mean ? forecast.mean(sequence.generated, sequence.decode_cap)
-                               : forecast.quantile(sequence.generated, sequence.decode_cap,
-                                                   1 - options_.completion_quantile);
+    const LengthCurve& lengths = forecast.of(sequence.length_class);
+    const double decode = mean ? lengths.mean(sequence.generated, sequence.decode_cap)
+                               : lengths.quantile(sequence.generated, sequence.decode_cap,
+                                                  1 - options_.completion_quantile);
     sum += prefill + decode;
     longest = std::max(longest, prefill + decode);
   }
@@ -226,6 +274,34 @@ WindowPlanner::Length WindowPlanner::bounded_length(const PlanInput& input, cons
   return length;
 }
 
+// The rule's length, cut for arrivals and for capacity. Room for those that are
+// likely to come costs length down to min_steps; room for the next that waits,
+// which can be had at once, down to 1; what cannot be had costs nothing.
+void WindowPlanner::choose_steps(const PlanInput& input, const Batch& batch,
+                                 const StepTimeModel& step_time, const LengthForecast& forecast,
+                                 WindowPlan& plan) const {
+  const Length length = choose_length(input, batch, step_time, forecast);
+  plan.steps = length.steps;
+  plan.bound = length.bound;
+  const double arriving =
+      input.arriving_blocks_a_second * to_seconds(duration(batch, plan.steps, step_time));
+  plan.wanted_room_blocks = input.waiting_blocks + static_cast<std::int64_t>(arriving);
+  const Demand demand(*this, input.running, plan.steps);
+  const std::int64_t beside_all = input.free_blocks - plan.wanted_room_blocks;
+  const std::int64_t beside_next = input.free_blocks - input.waiting_blocks;
+  if (demand.blocks(plan.steps) <= beside_all) return;
+  const std::int32_t least = std::min(options_.min_steps, plan.steps);
+  if (demand.blocks(least) <= beside_all) {
+    plan.steps = demand.longest(least, plan.steps, beside_all);
+  } else if (demand.blocks(1) <= beside_next) {
+    plan.steps = demand.longest(1, least, beside_next);
+  } else {
+    plan.steps = demand.longest(1, plan.steps, input.free_blocks);
+  }
+  const bool all_fit = plan.steps == length.steps && demand.blocks(plan.steps) <= input.free_blocks;
+  if (!all_fit) plan.bound = WindowBound::kCapacity;
+}
+
 WindowPlan WindowPlanner::plan(const PlanInput& input, const StepTimeModel& step_time,
                                const LengthForecast& forecast) const {
   CHECK_GE(input.free_blocks, 0);
@@ -236,28 +312,18 @@ WindowPlan WindowPlanner::plan(const PlanInput& input, const StepTimeModel& step
         options_.length == WindowLength::kFixed ? options_.fixed_steps : options_.min_steps;
     const Duration step = step_time.predict({.decode_sequences = 1});
     plan.length = std::min<Duration>(step * plan.steps, options_.max_length);
+    plan.room_blocks = input.free_blocks;
     plan.outlook = {{plan.length, 0}};
     return plan;
   }
   const Batch batch = summarize(input.running);
-  const Length length = choose_length(input, batch, step_time, forecast);
-  plan.steps = length.steps;
-  plan.bound = length.bound;
+  choose_steps(input, batch, step_time, forecast, plan);
   grant_all(input, plan);
-  if (plan.demand_blocks > input.free_blocks) {
-    plan.bound = WindowBound::kCapacity;
-    std::int32_t too_long = plan.steps;
-    plan.steps = 1;
-    while (too_long - plan.steps > 1) {  // the longest that fits, or 1, is in [steps, too_long)
-      const std::int32_t middle = plan.steps + (too_long - plan.steps) / 2;
-      (demand(input.running, middle) > input.free_blocks ? too_long : plan.steps) = middle;
-    }
-    grant_all(input, plan);
-  }
-  if (plan.steps < input.least_steps &&
-      demand(input.running, input.least_steps) > input.free_blocks)
-    plan.demand_blocks = input.free_blocks + 1;
-  if (plan.demand_blocks > input.free_blocks) grant_some(input, plan);
+  const std::int32_t least = input.least_steps;
+  const bool too_few_fit =
+      plan.steps < least && Demand(*this, input.running, least).blocks(least) > input.free_blocks;
+  if (plan.demand_blocks > input.free_blocks || too_few_fit) grant_some(input, plan);
+  plan.room_blocks = input.free_blocks - plan.demand_blocks;
   plan.length = std::min(duration(batch, plan.steps, step_time), options_.max_length);
   CHECK_LE(plan.demand_blocks, input.free_blocks);
 
@@ -298,7 +364,7 @@ void WindowPlanner::grant_some(const PlanInput& input, WindowPlan& plan) const {
   std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
     return yields_later(input.running[a], input.running[b], options_.yield);
   });
-  std::int64_t need = demand(input.running, input.least_steps);
+  std::int64_t need = Demand(*this, input.running, input.least_steps).blocks(input.least_steps);
   std::int64_t room = input.free_blocks;
   std::size_t staying = order.size();
   while (staying > 0 && need > room) {

@@ -201,7 +201,7 @@ TEST(WindowPlanner, IdleWindowIsShort) {
 TEST(WindowPlanner, OutlookCountsTheSurvivorsOnly) {
   LengthForecast all_at_100;
   for (int i = 0; i < 20000; ++i) all_at_100.observe(100, false);
-  const WindowPlanner planner({.z = 0});
+  const WindowPlanner planner({.min_steps = 20, .z = 0, .few_z = 0});
   std::vector<RunningSequence> running;
   for (std::uint64_t i = 0; i < 10; ++i) running.push_back(decoding(i, 160));
   const auto outlook = planner.outlook({.running = running, .first_steps = 20, .window_steps = 20},

@@ -65,6 +65,10 @@ class EngineMetrics {
           static_cast<double>(w.granted_blocks));
     gauge("sluice_window_unused_blocks", "Granted blocks without a token yet.",
           stats_.kv.granted_blocks - stats_.kv.written_blocks);
+    gauge("sluice_kv_unfilled_tokens", "Places without a token in blocks that hold some.",
+          static_cast<double>(stats_.kv.unfilled_tokens));
+    gauge("sluice_window_room_blocks", "Blocks that the window's plan left for arrivals.",
+          static_cast<double>(stats_.window.plan.room_blocks));
     counter("sluice_window_ends_unused_blocks_total",
             "Blocks granted but not written, summed at window ends.", w.unused_blocks_sum);
     counter("sluice_window_ends_granted_blocks_total", "Blocks held, summed at window ends.",

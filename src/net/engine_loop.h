@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -50,6 +51,9 @@ class EngineLoop final : private ReportSink, private TokenSink {
   void deliver(HandoffMail&& mail) { inbox_.push_urgent(std::move(mail)); }
   void hear(LoadReport report) { inbox_.push_urgent(std::move(report)); }
   void peer_gone(const Placement& peer) { inbox_.push_urgent(PeerGone{peer}); }
+
+  // After stop(): Engine::learned_lengths().
+  [[nodiscard]] std::string learned_lengths() const { return engine_.learned_lengths(); }
 
  private:
   struct PeerGone {

@@ -113,6 +113,11 @@ class LocalCluster::Impl final : public InstancePort {
     inbox_.push_urgent(DrainMessage{});
   }
   [[nodiscard]] bool accepting() const { return accepting_.load(); }
+  [[nodiscard]] std::vector<std::string> learned_lengths() const {
+    std::vector<std::string> learned;
+    for (const auto& engine : engines_) learned.push_back(engine->learned_lengths());
+    return learned;
+  }
   [[nodiscard]] SchedulerLoop& scheduler() { return scheduler_; }
 
  private:
@@ -165,6 +170,10 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::start(LocalClusterOptions op
 LocalCluster::LocalCluster(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LocalCluster::~LocalCluster() {
   stop();
+}
+
+std::vector<std::string> LocalCluster::learned_lengths() const {
+  return impl_->learned_lengths();
 }
 
 Status LocalCluster::submit(std::unique_ptr<Request> request) {

@@ -76,6 +76,8 @@ class LocalCluster final : public Serving {
   [[nodiscard]] bool wait_drained(Duration timeout);
   // Ends what is left with kUnavailable and joins the threads. Again does nothing.
   void stop();
+  // After stop(), by instance: Engine::learned_lengths().
+  [[nodiscard]] std::vector<std::string> learned_lengths() const;
 
  private:
   class Impl;

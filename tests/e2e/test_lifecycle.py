@@ -279,3 +279,31 @@ def test_nothing_is_printed_to_stdout_but_what_was_asked(start):
     result = run_sluice("run", model_file(), "Say hi", "--max-tokens", 4, "--temperature", 0,
                         env=environment)
     assert "\x1b" not in result.stdout and "%" not in result.stderr
+
+
+def test_what_was_learned_of_lengths_outlives_a_restart(start, tmp_path):
+    state = tmp_path / "lengths"
+    for round_ in (1, 2):
+        server = start("--context", 512, "--forecast-state", state)
+        status, _ = server.post("/v1/completions", {
+            "model": server.model_id(), "prompt": "Once", "max_tokens": 4,
+            "sluice_length_class": "brief"})
+        assert status == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+        assert "brief~0 " in state.read_text(), f"round {round_}"
+    state.write_text("not a state")
+    assert_start_fails(model_file(), "--context", 512, "--kv-memory", "256MiB",
+                       "--forecast-state", state, words=["is not the state of a forecast"])
+
+
+def test_every_memory_policy_serves(start):
+    for policy in ("paged", "paged-watermark", "reserve", "ratio", "peak-ema", "past-future",
+                   "oracle"):
+        server = start("--context", 512, "--memory-policy", policy)
+        status, answer = server.post("/v1/completions", {
+            "model": server.model_id(), "prompt": "Once", "max_tokens": 24, "ignore_eos": True})
+        assert status == 200 and answer["usage"]["completion_tokens"] == 24, policy
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+    assert_start_fails(model_file(), "--memory-policy", "greedy", words=["memory-policy"])
