@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -130,6 +131,25 @@ void add_engines(CLI::App& app, ServeOptions& o) {
       ->capture_default_str();
 }
 
+StepPace read_pace(const std::string& text) {
+  std::array<std::int64_t, 4> us{};
+  const char* at = text.data();
+  const char* end = at + text.size();
+  for (std::size_t i = 0; i < us.size(); ++i) {
+    const auto [next, error] = std::from_chars(at, end, us[i]);
+    const bool last = i + 1 == us.size();
+    if (error != std::errc() || us[i] < 0 || us[i] > 10'000'000 || (next == end) != last ||
+        (!last && *next != ',')) {
+      throw CLI::ValidationError(
+          "--benchmark-step",
+          fmt::format("\"{}\" is not four numbers between 0 and 10000000", text));
+    }
+    at = last ? next : next + 1;
+  }
+  using std::chrono::microseconds;
+  return {microseconds(us[0]), microseconds(us[1]), microseconds(us[2]), microseconds(us[3])};
+}
+
 void add_serve(CLI::App& app, ServeOptions& o) {
   app.add_option("model,--model", o.model, "the model, a GGUF file")->required();
   app.add_option("--config", "a YAML file with these same names; flags win over it")
@@ -182,6 +202,11 @@ void add_serve(CLI::App& app, ServeOptions& o) {
   app.add_flag("--repack,!--no-repack", o.repack, "use faster weight layouts where there are (on)");
   app.add_flag("--benchmark", o.benchmark,
                "for load tests: take each request's true output length, for the sampler only");
+  app.add_option_function<std::string>(
+         "--benchmark-step", [&o](const std::string& text) { o.pace = read_pace(text); },
+         "for load tests: a step takes at least so many microseconds: "
+         "BASE,PREFILL_TOKEN,DECODE_ROW,CONTEXT_THOUSAND")
+      ->needs("--benchmark");
   add_log_level(app, o.log_level);
 }
 

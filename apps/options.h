@@ -11,6 +11,7 @@
 
 #include "base/kv_layout.h"
 #include "base/result.h"
+#include "model/paced_runner.h"
 #include "simulate/plan.h"
 #include "simulate/simulate_options.h"
 
@@ -47,7 +48,8 @@ struct ServeOptions {
   bool prefix_cache = true;
   bool repack = true;
   bool accept_any_model = false;
-  bool benchmark = false;  // requests may carry their true output length
+  bool benchmark = false;        // requests may carry their true output length
+  std::optional<StepPace> pace;  // steps take at least this
   std::string log_level = "info";
 };
 

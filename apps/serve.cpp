@@ -83,6 +83,7 @@ std::vector<LocalInstance> make_instances(const ServeOptions& options, const Siz
          .max_step_tokens = sizing.max_batch_tokens,
          .max_step_outputs = sizing.max_running + BatchOptions{}.max_scored_tokens,
          .max_context = sizing.context}));
+    if (options.pace) runner = make_paced_runner(std::move(runner), *options.pace);
     runner->bind(arena.view());
     EngineOptions engine = engine_options(sizing, options.prefix_cache);
     engine.kv.policy = memory_policy_of(options.memory_policy).value();  // the flag was checked

@@ -30,7 +30,7 @@ POLICIES = ["windowed", "windowed+pause", "paged", "paged-watermark", "reserve",
 
 
 def default_model() -> str:
-    """The smallest there is: a step then takes a millisecond, and runs take seconds."""
+    """The smallest there is: its steps are short, and padded to those of `--pace`."""
     tiny = ROOT / "../shared/models/stories260K.gguf"
     model = tiny if tiny.exists() else ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
     return str(model.resolve())
@@ -46,21 +46,25 @@ def parse_arguments() -> argparse.Namespace:
     add("--policies", default=",".join(POLICIES), help="(default: %(default)s)")
     add("--seeds", default="1,2,3", help="(default: %(default)s)")
     add("--streams", type=int, default=40, help="requests in flight (default: %(default)s)")
-    add("--requests", type=int, default=450, help="a run (default: %(default)s)")
-    add("--warm", type=int, default=150, help="requests answered before counting begins "
+    add("--requests", type=int, default=330, help="a run (default: %(default)s)")
+    add("--warm", type=int, default=110, help="requests answered before counting begins "
         "(default: %(default)s)")
-    add("--context", type=int, default=2048, help="tokens a request may have; lengths are scaled "
+    add("--context", type=int, default=1024, help="tokens a request may have; lengths are scaled "
         "to it (default: %(default)s)")
     add("--threads", type=int, default=1, help="of the server (default: %(default)s)")
+    add("--pace", default="12000,100,30,300", help="what a step takes at least, microseconds: "
+        "base, a prefill token, a decode row, 1,000 tokens of context; 'none': as fast as the "
+        "machine is (default: %(default)s)")
     add("--sluice", default=os.environ.get("SLUICE_BIN", str(ROOT / "build/release/apps/sluice")))
     add("--quick", action="store_true", help="one workload, one pressure, one seed, few requests")
-    add("--append", action="store_true", help="keep the other rows of results.json, and the SLO")
+    add("--append", action="store_true", help="keep results.json's runs of other cases and "
+        "seeds, and its SLO")
     add("--out", default=str(ROOT / "build/bench/memory_pressure"))
     options = parser.parse_args()
     options.sluice = str(Path(options.sluice).resolve())
     if options.quick:
         options.workloads, options.pressures, options.seeds = "sharegpt", "1.5", "1"
-        options.requests, options.warm = 250, 100
+        options.requests, options.warm = 200, 80
     return options
 
 
@@ -89,31 +93,44 @@ def measure_ample(options, workload: str, jobs) -> dict:
             "kv_tokens": options.streams * options.context, "runs": [ample.as_dict()]}
 
 
-def run_workload(options, workload: str, known: dict | None) -> list[dict]:
-    """`known`: the row of ample memory, if it was measured before."""
+def run_workload(options, workload: str, known: dict | None):
+    """Yields rows as they are measured. `known`: the row of ample memory, if there is one."""
     seeds = [int(s) for s in options.seeds.split(",")]
     jobs = {seed: make_jobs(options, workload, seed) for seed in seeds}
     demand = sum(demand_tokens(jobs[s], options.streams) for s in seeds) // len(seeds)
-    rows = [known or measure_ample(options, workload, jobs[seeds[0]])]
-    slo = rows[0]["slo"]
+    ample = known or measure_ample(options, workload, jobs[seeds[0]])
+    slo = ample["slo"]
+    yield [ample]
     say(f"{workload}: {options.streams} requests in flight hold {demand} tokens in the mean")
     for pressure in (float(p) for p in options.pressures.split(",")):
         tokens = max(int(demand / pressure), max(max(len(j.prompt) + j.max_tokens for j in all_jobs)
                                                  for all_jobs in jobs.values()) + 64)
-        runs: dict[str, list[Run]] = {p: [] for p in options.policies.split(",")}
         for seed in seeds:  # policies in turn: what the machine does else hits all of them
-            for policy in runs:
+            rows = []
+            for policy in options.policies.split(","):
                 run = run_one(options, jobs[seed], policy, tokens, slo)
-                runs[policy].append(run)
+                run.seed = seed
+                rows.append({"workload": workload, "pressure": pressure, "policy": policy,
+                             "slo": slo, "kv_tokens": tokens, "runs": [run.as_dict()]})
                 say(f"  1/{pressure} seed {seed} {policy:16s} {run.output_tokens_per_s:7.0f} "
                     f"tokens/s  goodput {run.goodput:5.2f}/s  gap p50 {run.gap_p50 * 1e3:6.2f} p99 "
                     f"{run.gap_p99 * 1e3:7.2f} ms  preempted {run.preemptions_per_1000:6.1f} "
                     f"paused {run.pauses_per_1000:6.1f}  used {run.kv_used:.2f}  failed "
                     f"{run.failed}")
-        rows += [{"workload": workload, "pressure": pressure, "policy": policy, "slo": slo,
-                  "kv_tokens": tokens, "runs": [r.as_dict() for r in all_runs]}
-                 for policy, all_runs in runs.items()]
-    return rows
+            yield rows
+
+
+def merge(old: list[dict], fresh: list[dict]) -> list[dict]:
+    """Of one case the runs of all seeds; a seed that was run again replaces itself."""
+    def key(row: dict):
+        return row["workload"], row["pressure"], row["policy"]
+
+    before = {key(r): r for r in old}
+    for row in fresh:
+        seeds = {run["seed"] for run in row["runs"]}
+        kept = [r for r in before.get(key(row), {"runs": []})["runs"] if r["seed"] not in seeds]
+        before[key(row)] = {**row, "runs": kept + row["runs"]}
+    return list(before.values())
 
 
 def main():
@@ -125,15 +142,14 @@ def main():
     begun, facts = time.time(), machine()
     for workload in options.workloads.split(","):
         known = next((r for r in rows if r["workload"] == workload and not r["pressure"]), None)
-        fresh = run_workload(options, workload, known)
-        cases = {(r["workload"], r["pressure"], r["policy"]) for r in fresh}
-        rows = [r for r in rows if (r["workload"], r["pressure"], r["policy"]) not in cases] + fresh
-        flags = {k: v for k, v in vars(options).items() if k not in ("sluice", "out", "model")}
-        flags["model"] = Path(options.model).name
-        results.write_text(json.dumps(
-            {"machine": facts, "options": flags, "seconds": round(time.time() - begun, 1),
-             "rows": rows}, indent=1) + "\n")
-        (out / "table.md").write_text(markdown(rows))
+        for fresh in run_workload(options, workload, known):
+            rows = merge(rows, fresh)
+            flags = {k: v for k, v in vars(options).items() if k not in ("sluice", "out", "model")}
+            flags["model"] = Path(options.model).name
+            results.write_text(json.dumps(
+                {"machine": facts, "options": flags, "seconds": round(time.time() - begun, 1),
+                 "rows": rows}, indent=1) + "\n")
+            (out / "table.md").write_text(markdown(rows))
     say((out / "table.md").read_text())
 
 

@@ -35,6 +35,7 @@ class Run:
     kv_used: float    # share of the blocks that hold tokens of running sequences
     kv_unused: float  # share that is granted and not written
     running: float    # sequences
+    seed: int = 0
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -89,6 +90,8 @@ def server_argv(options, policy: str, tokens: int, host_tokens: int) -> list[str
             str(options.streams), "--log-level", "warning",
             # One instance: the memory policy alone decides when a request starts.
             "--policy", "round-robin"]
+    if options.pace != "none":
+        argv += ["--benchmark-step", options.pace]
     if host_tokens:
         argv += ["--kv-host-memory", str(block * (host_tokens // 16))]
     return argv

@@ -9,13 +9,11 @@ std::int32_t BatchScheduler::prefill_budget(const StepShape& decode,
   const std::int32_t room = options_.max_step_tokens - decode.decode_sequences;
   if (decode.decode_sequences == 0 || room <= options_.min_chunk_tokens) return std::max(room, 0);
   // Step time is linear in prefill tokens, so the target is met by division.
-  const StepTimeCoefficients& c = step_time.coefficients();
-  const double per_token = c.per_prefill_token;
+  const double per_token = step_time.coefficients().per_prefill_token;
   if (per_token <= 0) return room;
   const double alone = to_seconds(step_time.predict(decode));
-  const double wanted =
-      std::max(options_.mixed_step_ratio * alone, options_.mixed_step_bases * c.base);
-  const double spare = std::min(to_seconds(options_.mixed_step_target), wanted) - alone;
+  const double spare =
+      std::min(to_seconds(options_.mixed_step_target), options_.mixed_step_ratio * alone) - alone;
   const double fits = std::min(spare / per_token, static_cast<double>(room));
   return std::max(options_.min_chunk_tokens, static_cast<std::int32_t>(fits));
 }

@@ -4,13 +4,8 @@
 // chunks fill the rest of the token budget, oldest first. Beside decode rows a
 // chunk is also bounded by time, or clients would see their streams stall whenever
 // somebody sends a long prompt (chunked prefill, as in Sarathi-Serve): a step takes
-//
-//   min(mixed_step_target, max(mixed_step_ratio * decode rows alone,
-//                              mixed_step_bases * what a step costs without rows))
-//
-// The ratio bounds the gap that clients see against the one that they are used to;
-// with few decode rows, where that would cut prompts into crumbs whose steps are
-// mostly fixed cost, the second term takes over.
+// at most `mixed_step_ratio` times what its decode rows take alone, and at most
+// `mixed_step_target`; the least chunk is computed whatever that takes.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +25,6 @@ struct BatchOptions {
   std::int32_t max_scored_tokens = 32;
   Duration mixed_step_target = std::chrono::milliseconds(150);
   double mixed_step_ratio = 2;
-  double mixed_step_bases = 6;
 };
 
 // A running sequence as the batch scheduler sees it, in the order of admission.

@@ -19,7 +19,7 @@ BatchOptions options() {
   return {.max_step_tokens = 256,
           .min_chunk_tokens = 16,
           .mixed_step_target = std::chrono::milliseconds(110),
-          .mixed_step_bases = 1000};
+          .mixed_step_ratio = 100};
 }
 
 BatchCandidate decode(std::int32_t context) {
@@ -83,13 +83,13 @@ TEST(BatchScheduler, AMixedStepTakesTwiceWhatItsDecodeRowsTake) {
   };
   for (const Case& c : {
            Case{"many rows: the ratio", 40, 50},           // 50 ms alone, 100 ms in all
-           Case{"few rows: the fixed cost", 1, 29},        // 11 ms alone, 40 ms in all
+           Case{"few rows: the least chunk", 1, 16},       // 11 ms alone, 22 ms would do
            Case{"very many rows: the target", 80, 20},     // 90 ms alone, 110 ms in all
            Case{"beyond the target: the least", 120, 16},  // 130 ms alone
        }) {
     SCOPED_TRACE(c.name);
     BatchOptions o = options();
-    o.mixed_step_bases = 4;
+    o.mixed_step_ratio = 2;
     std::vector<BatchCandidate> candidates(c.decode_rows, decode(0));
     candidates.push_back(prefill(0, 1000));
     EXPECT_NEAR(BatchScheduler(o).plan(candidates, model).shape.prefill_tokens, c.chunk, 1);

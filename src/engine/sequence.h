@@ -58,10 +58,11 @@ struct Sequence {
   [[nodiscard]] std::int32_t left_to_generate() const { return request->max_tokens - generated(); }
   [[nodiscard]] bool here() const { return presence == Presence::kHere; }
 
-  // A benchmark's answer, which the oracle alone can read.
+  // A benchmark's answer, which the oracle alone can read. The end is drawn by a step
+  // of its own, which writes the last token's KV.
   [[nodiscard]] HiddenLength true_length() const {
     const std::int32_t forced = request->sampling.forced_length;
-    return forced > 0 ? HiddenLength(forced) : HiddenLength();
+    return forced > 0 ? HiddenLength(forced + 1) : HiddenLength();
   }
   [[nodiscard]] bool wants_scores() const {
     return request->sampling.prompt_logprobs >= 0 && scored < prompt_tokens - 1;

@@ -53,17 +53,23 @@ HWY_INLINE void dots(const Run<Rows>& run, const float* q, std::ptrdiff_t q_stri
     SLUICE_UNROLL for (std::int32_t j = 0; j < kQ; ++j) {
       SLUICE_UNROLL for (std::int32_t i = 0; i < 4; ++i) sums[j][i] = hn::Zero(d);
     }
-    for (std::int32_t c = 0; c < columns; c += kLanes) {
-      const VF k0 = run.rows.load(t, c);
-      const VF k1 = run.rows.load(t1, c);
-      const VF k2 = run.rows.load(t2, c);
-      const VF k3 = run.rows.load(t3, c);
-      SLUICE_UNROLL for (std::int32_t j = 0; j < kQ; ++j) {
-        const VF x = hn::LoadU(d, q + j * q_stride + c);
-        sums[j][0] = hn::MulAdd(x, k0, sums[j][0]);
-        sums[j][1] = hn::MulAdd(x, k1, sums[j][1]);
-        sums[j][2] = hn::MulAdd(x, k2, sums[j][2]);
-        sums[j][3] = hn::MulAdd(x, k3, sums[j][3]);
+    for (std::int32_t c = 0; c < columns; c += Rows::kSlice) {
+      const auto s0 = run.rows.slice(t, c);
+      const auto s1 = run.rows.slice(t1, c);
+      const auto s2 = run.rows.slice(t2, c);
+      const auto s3 = run.rows.slice(t3, c);
+      SLUICE_UNROLL for (std::int32_t i = 0; i < Rows::kSlice; i += kLanes) {
+        const VF k0 = s0.load(i);
+        const VF k1 = s1.load(i);
+        const VF k2 = s2.load(i);
+        const VF k3 = s3.load(i);
+        SLUICE_UNROLL for (std::int32_t j = 0; j < kQ; ++j) {
+          const VF x = hn::LoadU(d, q + j * q_stride + c + i);
+          sums[j][0] = hn::MulAdd(x, k0, sums[j][0]);
+          sums[j][1] = hn::MulAdd(x, k1, sums[j][1]);
+          sums[j][2] = hn::MulAdd(x, k2, sums[j][2]);
+          sums[j][3] = hn::MulAdd(x, k3, sums[j][3]);
+        }
       }
     }
     SLUICE_UNROLL for (std::int32_t j = 0; j < kQ; ++j) {
@@ -114,8 +120,7 @@ HWY_INLINE void accumulate(const Run<Rows>& run, const float* weights, std::int3
   for (std::int32_t t = 0; t < run.tokens; ++t) {
     if (prefetches) prefetch(run.next + t * run.next_row_bytes, run.next_row_bytes);
     VF v[kV];
-    SLUICE_UNROLL for (std::int32_t i = 0; i < kV; ++i) v[i] =
-        run.rows.load(t, column + i * kLanes);
+    run.rows.template load<kV>(t, column, v);
     SLUICE_UNROLL for (std::int32_t j = 0; j < kQ; ++j) {
       const VF weight = hn::Set(d, weights[j * kLogitStride + t]);
       SLUICE_UNROLL for (std::int32_t i = 0; i < kV; ++i) sums[j][i] =

@@ -37,9 +37,20 @@ inline constexpr bool kManyRegisters = false;
 #endif
 
 // The types of KV: how elements [column, column + lanes of D) of a row become
-// floats. `column` is a multiple of D's lanes.
+// floats. `column` is a multiple of D's lanes. A slice is kSlice columns of a row
+// with what is common to them; it begins at a multiple of kSlice.
 struct F16Kv {
   static constexpr KvType kType = KvType::kF16;
+  static constexpr std::int32_t kSlice = kLanes;
+  struct Slice {
+    const hwy::float16_t* at;
+    HWY_INLINE VF load(std::int32_t column) const {
+      return hn::PromoteTo(F32(), hn::LoadU(hn::Rebind<hwy::float16_t, F32>(), at + column));
+    }
+  };
+  static HWY_INLINE Slice slice(const std::byte* row, std::int32_t, std::ptrdiff_t column) {
+    return {reinterpret_cast<const hwy::float16_t*>(row) + column};
+  }
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::byte* row, std::int32_t,
                                     std::ptrdiff_t column) {
@@ -49,18 +60,35 @@ struct F16Kv {
 };
 struct Q8Kv {
   static constexpr KvType kType = KvType::kQ8_0;
+  static constexpr std::int32_t kSlice = kKvGroup;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> scale(D d, const std::byte* row, std::int32_t dim,
+                                     std::ptrdiff_t column) {
+    const auto* scales = reinterpret_cast<const std::uint16_t*>(row + dim);
+    const auto half = hn::Set(hn::Rebind<std::uint16_t, D>(), scales[column / kKvGroup]);
+    return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), half));
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> whole(D d, const std::int8_t* at) {
+    const auto integers = hn::LoadU(hn::Rebind<std::int8_t, D>(), at);
+    return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<D>(), integers));
+  }
+  struct Slice {
+    const std::int8_t* at;
+    VF scale;
+    HWY_INLINE VF load(std::int32_t column) const {
+      return hn::Mul(scale, whole(F32(), at + column));
+    }
+  };
+  static HWY_INLINE Slice slice(const std::byte* row, std::int32_t dim, std::ptrdiff_t column) {
+    static_assert(kKvGroup % kLanes == 0);
+    return {reinterpret_cast<const std::int8_t*>(row) + column, scale(F32(), row, dim, column)};
+  }
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::byte* row, std::int32_t dim,
                                     std::ptrdiff_t column) {
-    static_assert(kKvGroup % hn::MaxLanes(D()) == 0);
-    const hn::Rebind<std::uint16_t, D> du;
-    const auto* scales = reinterpret_cast<const std::uint16_t*>(row + dim);
-    const auto scale = hn::PromoteTo(
-        d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), hn::Set(du, scales[column / kKvGroup])));
-    const auto* at = reinterpret_cast<const std::int8_t*>(row) + column;
-    const auto whole =
-        hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(hn::Rebind<std::int8_t, D>(), at));
-    return hn::Mul(scale, hn::ConvertTo(d, whole));
+    return hn::Mul(scale(d, row, dim, column),
+                   whole(d, reinterpret_cast<const std::int8_t*>(row) + column));
   }
 };
 
@@ -70,15 +98,42 @@ struct KvRows {
   const std::byte* data;
   std::ptrdiff_t stride;  // bytes
   std::int32_t dim;
-  HWY_INLINE VF load(std::ptrdiff_t row, std::ptrdiff_t column) const {
-    return Kv::load(F32(), data + row * stride, dim, column);
+  static constexpr std::int32_t kSlice = Kv::kSlice;
+  HWY_INLINE typename Kv::Slice slice(std::ptrdiff_t row, std::ptrdiff_t column) const {
+    return Kv::slice(data + row * stride, dim, column);
+  }
+  // kV vectors of a row from `column` on, a multiple of them all or of a slice.
+  template <std::int32_t kV>
+  HWY_INLINE void load(std::ptrdiff_t row, std::ptrdiff_t column, VF (&to)[kV]) const {
+    constexpr std::int32_t kWidth = kV * kLanes;
+    constexpr std::int32_t kEach = kWidth < kSlice ? kWidth : kSlice;
+    SLUICE_UNROLL for (std::int32_t c = 0; c < kWidth; c += kEach) {
+      // A part of a slice begins inside it.
+      const std::ptrdiff_t begin = column + c;
+      const std::ptrdiff_t inside = kEach < kSlice ? begin % kSlice : 0;
+      const typename Kv::Slice part = slice(row, begin - inside);
+      SLUICE_UNROLL for (std::int32_t i = 0; i < kEach; i += kLanes) {
+        to[(c + i) / kLanes] = part.load(static_cast<std::int32_t>(inside) + i);
+      }
+    }
   }
 };
 struct F32Rows {
+  static constexpr std::int32_t kSlice = kLanes;
   const float* data;
   std::ptrdiff_t stride;
-  HWY_INLINE VF load(std::ptrdiff_t row, std::ptrdiff_t column) const {
-    return hn::LoadU(F32(), data + row * stride + column);
+  struct Slice {
+    const float* at;
+    HWY_INLINE VF load(std::int32_t column) const { return hn::LoadU(F32(), at + column); }
+  };
+  HWY_INLINE Slice slice(std::ptrdiff_t row, std::ptrdiff_t column) const {
+    return {data + row * stride + column};
+  }
+  template <std::int32_t kV>
+  HWY_INLINE void load(std::ptrdiff_t row, std::ptrdiff_t column, VF (&to)[kV]) const {
+    SLUICE_UNROLL for (std::int32_t i = 0; i < kV; ++i) {
+      to[i] = slice(row, column).load(i * kLanes);
+    }
   }
 };
 
