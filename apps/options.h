@@ -44,7 +44,7 @@ struct ServeOptions {
   std::string policy = "forecast";
   std::string memory_policy = "windowed";  // one of memory_policy_names()
   std::string decode_policy = "least-peak";
-  std::string forecast_state;              // a file, or none
+  std::string forecast_state;  // a file, or none
   bool prefix_cache = true;
   bool repack = true;
   bool accept_any_model = false;

@@ -18,6 +18,7 @@
 #include "base/time.h"
 #include "engine/batch_scheduler.h"
 #include "engine/engine_handoff.h"
+#include "engine/engine_options.h"
 #include "engine/engine_stats.h"
 #include "engine/host_store.h"
 #include "engine/remedy.h"
@@ -31,18 +32,6 @@
 #include "model/model_runner.h"
 
 namespace sluice {
-
-struct EngineOptions {
-  std::int32_t max_running = 64;    // sequences in a step
-  std::int32_t max_waiting = 512;   // admitted to the instance, not to memory yet
-  std::int32_t max_context = 4096;  // tokens of one sequence, prompt and output
-  bool hands_over = false;          // sequences leave once they are prefilled
-  BatchOptions batch;
-  KvOptions kv;
-  std::string learned_lengths;  // of an earlier life: Engine::learned_lengths(); or empty
-  // What copying one block to host memory takes, until copies have been measured.
-  Duration host_block_copy = std::chrono::microseconds(100);
-};
 
 class Engine final {
  public:

@@ -221,13 +221,10 @@ Held& KvManager::Impl::new_slot(SequenceId id) {
     slots_.emplace_back();
   }
   const std::size_t slot = free_slots_.back();
-  const bool is_new = slot_of_.emplace(id, slot).second;
-  CHECK(is_new);
+  CHECK(!slot_of_.contains(id));
+  slot_of_[id] = slot;
   free_slots_.pop_back();
-  slots_[slot] = Held{};
-  slots_[slot].id = id;
-  slots_[slot].running = true;
-  return slots_[slot];
+  return slots_[slot] = Held{.id = id, .running = true};
 }
 
 // --- Blocks --------------------------------------------------------------------
