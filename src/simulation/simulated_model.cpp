@@ -1,5 +1,6 @@
 #include "simulation/simulated_model.h"
 
+#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -11,6 +12,15 @@ class TraceSampler final : public Sampler {
  public:
   TraceSampler(Token first, std::int32_t length) : next_(first), left_(length) {}
 
+  Status resume(std::span<const Token> output) override {
+    if (output.size() >= static_cast<std::size_t>(left_)) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "more tokens than the trace has left: " + std::to_string(left_));
+    }
+    next_ += static_cast<Token>(output.size());
+    left_ -= static_cast<std::int32_t>(output.size());
+    return {};
+  }
   Result<SampledToken> sample(std::span<float>) override { return draw(); }
 
   SampledToken draw() {
