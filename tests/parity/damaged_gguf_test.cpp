@@ -248,6 +248,38 @@ TEST_F(DamagedGguf, TokensTwice) {
   expect_refused("\"same\" twice");
 }
 
+TEST_F(DamagedGguf, AnEmptyTokenTakesTheNameOfAnother) {
+  TinyModel model;
+  model.edit_keys = [](gguf_context* c) {
+    std::vector<std::string> words;
+    for (std::int32_t i = 0; i < kTinyVocabulary; ++i) words.push_back(fmt::format("w{}", i));
+    words[7] = "[EMPTY_9]";
+    words[9] = "";
+    std::vector<const char*> texts;
+    for (const std::string& word : words) texts.push_back(word.c_str());
+    gguf_set_arr_str(c, "tokenizer.ggml.tokens", texts.data(), texts.size());
+  };
+  write(model);
+  expect_refused("\"[EMPTY_9]\" twice");
+}
+
+// Some kinds of vocabulary have no first token unless the file names one.
+TEST_F(DamagedGguf, TextsBeginWithATokenThatIsNotNamed) {
+  TinyModel model;
+  model.edit_keys = [](gguf_context* c) {
+    const char* merge = "w o";
+    gguf_set_val_str(c, "tokenizer.ggml.model", "gpt2");
+    gguf_set_val_str(c, "tokenizer.ggml.pre", "glm4");
+    gguf_set_arr_str(c, "tokenizer.ggml.merges", &merge, 1);
+    gguf_set_val_bool(c, "tokenizer.ggml.add_bos_token", true);
+    gguf_remove_key(c, "tokenizer.ggml.bos_token_id");
+  };
+  write(model);
+  const auto text = load_text_model(path_);
+  ASSERT_FALSE(text.has_value());
+  EXPECT_THAT(text.error().message, HasSubstr("bos_token_id"));
+}
+
 // A vocabulary without the tokens of bytes is no damage: some texts have no tokens.
 TEST_F(DamagedGguf, TextThatTheVocabularyCannotSpell) {
   TinyModel model;

@@ -93,11 +93,12 @@ Status check_vocabulary(const GgufFile& file) {
   }
   TRY(const auto tokens, file.texts("tokenizer.ggml.tokens"));
   if (!tokens || tokens->empty()) return bad(file, "tokenizer.ggml.tokens is missing or empty");
-  std::unordered_set<std::string_view> seen;
-  for (const std::string& token : *tokens) {
-    // libllama names empty tokens by their index, so these may be many.
-    if (token.empty() || seen.insert(token).second) continue;
-    return bad(file, fmt::format("tokenizer.ggml.tokens has \"{}\" twice", token));
+  std::unordered_set<std::string> seen;
+  for (std::size_t i = 0; i < tokens->size(); ++i) {
+    // libllama's name for an empty token, so that these may be many.
+    std::string token = (*tokens)[i].empty() ? fmt::format("[EMPTY_{}]", i) : (*tokens)[i];
+    const auto [place, added] = seen.insert(std::move(token));
+    if (!added) return bad(file, fmt::format("tokenizer.ggml.tokens has \"{}\" twice", *place));
   }
   const auto num_tokens = static_cast<std::int64_t>(tokens->size());
   TRY_STATUS(check_special(file, "tokenizer.ggml.bos_token_id", kind->default_bos, num_tokens));

@@ -57,8 +57,18 @@ Result<std::unique_ptr<LlamaText>> load_text_model(const std::string& path) {
   if (!model) {
     return fail(ErrorCode::kInvalidArgument, path + ": the vocabulary cannot be read");
   }
-  if (llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_NONE) {
+  const llama_vocab* vocabulary = llama_model_get_vocab(model.get());
+  if (llama_vocab_type(vocabulary) == LLAMA_VOCAB_TYPE_NONE) {
     return fail(ErrorCode::kInvalidArgument, path + ": the file has no vocabulary");
+  }
+  // libllama would abort at the first text.
+  if (llama_vocab_get_add_bos(vocabulary) && llama_vocab_bos(vocabulary) == LLAMA_TOKEN_NULL) {
+    return fail(ErrorCode::kInvalidArgument,
+                path + ": texts begin with a token that tokenizer.ggml.bos_token_id does not name");
+  }
+  if (llama_vocab_get_add_eos(vocabulary) && llama_vocab_eos(vocabulary) == LLAMA_TOKEN_NULL) {
+    return fail(ErrorCode::kInvalidArgument,
+                path + ": texts end with a token that tokenizer.ggml.eos_token_id does not name");
   }
   TRY(auto chat, make_llama_chat(*model));
   return std::make_unique<LoadedText>(std::move(model), std::move(chat));
