@@ -100,8 +100,8 @@ class ModelParity : public ::testing::TestWithParam<const char*> {
     loaded_.path = path;
   }
 
-  // A finished sequence: what was generated after `prompt` is judged, its memory given back.
-  void finish(HarnessSequence& sequence, const std::vector<Token>& prompt) {
+  // What was generated after `prompt`.
+  void judge(const HarnessSequence& sequence, const std::vector<Token>& prompt) {
     auto judged = loaded_.judged.find(sequence.tokens);
     if (judged == loaded_.judged.end()) {
       auto verdicts = loaded_.reference->judge(sequence.tokens, prompt.size());
@@ -118,6 +118,11 @@ class ModelParity : public ::testing::TestWithParam<const char*> {
       EXPECT_LT(verdicts[i].gap, kTie)
           << "token " << i << ": " << ours << " instead of " << verdicts[i].best;
     }
+  }
+
+  // A finished sequence is judged, its memory given back.
+  void finish(HarnessSequence& sequence, const std::vector<Token>& prompt) {
+    ASSERT_NO_FATAL_FAILURE(judge(sequence, prompt));
     loaded_.harness->release(sequence);
   }
 
@@ -164,15 +169,16 @@ TEST_P(ModelParity, AloneWithQ8Kv) {
   if (!KvLayout(loaded_.harness->kv().layout).holds_whole_groups()) GTEST_SKIP();
   const auto harness = RunnerHarness::load(loaded_.path, options);
   ASSERT_TRUE(harness.has_value()) << harness.error().message;
-  for (const Expected& expected : loaded_.expected) {
+  for (const std::vector<Token>& prompt : loaded_.prompts) {
     HarnessSequence sequence;
-    sequence.tokens = expected.prompt;
+    sequence.tokens = prompt;
     HarnessSequence* batch[] = {&sequence};
-    while (!finished(sequence, expected)) {
+    while (!finished(sequence, prompt)) {
       const auto count = static_cast<std::int32_t>(sequence.tokens.size()) - sequence.computed;
       (*harness)->step(batch, {&count, 1});
-      judge(sequence, expected);
+      sequence.tokens.push_back(best_token(sequence.sampler.logits()));
     }
+    ASSERT_NO_FATAL_FAILURE(judge(sequence, prompt));
     (*harness)->release(sequence);
   }
 }
