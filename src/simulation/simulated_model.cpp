@@ -11,6 +11,16 @@ class TraceSampler final : public Sampler {
  public:
   TraceSampler(Token first, std::int32_t length) : next_(first), left_(length) {}
 
+  Status resume(std::span<const Token> output) override {
+    const auto drawn = static_cast<std::int32_t>(output.size());
+    if (drawn >= left_) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{} tokens were drawn of an answer of {}", drawn, left_ - 1));
+    }
+    next_ += drawn;
+    left_ -= drawn;
+    return {};
+  }
   Result<SampledToken> sample(std::span<float>) override { return draw(); }
 
   SampledToken draw() {
