@@ -152,6 +152,7 @@ tl::expected<Arrival, ArrivalRefusal> Engine::reserve(ArrivalRequest arrival) {
                                  .decode_cap = sequence->left_to_generate(),
                                  .priority = wanted.priority,
                                  .arriving_tokens = arrival.room_tokens};
+  renew_window();  // a window that is over admits nobody
   const auto admission = kv_.admit(request, clock_.now(), running_views(), step_time_, forecast_);
   if (!admission) {
     const std::int32_t blocks = kv_.blocks_for(arrival.room_tokens);

@@ -1,6 +1,5 @@
 #include "simulation/simulated_model.h"
 
-#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -13,12 +12,13 @@ class TraceSampler final : public Sampler {
   TraceSampler(Token first, std::int32_t length) : next_(first), left_(length) {}
 
   Status resume(std::span<const Token> output) override {
-    if (output.size() >= static_cast<std::size_t>(left_)) {
+    const auto drawn = static_cast<std::int32_t>(output.size());
+    if (drawn >= left_) {
       return fail(ErrorCode::kInvalidArgument,
-                  "more tokens than the trace has left: " + std::to_string(left_));
+                  fmt::format("{} tokens were drawn of an answer of {}", drawn, left_ - 1));
     }
-    next_ += static_cast<Token>(output.size());
-    left_ -= static_cast<std::int32_t>(output.size());
+    next_ += drawn;
+    left_ -= drawn;
     return {};
   }
   Result<SampledToken> sample(std::span<float>) override { return draw(); }
