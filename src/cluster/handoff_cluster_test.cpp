@@ -339,7 +339,7 @@ TEST(HandoffCluster, ADeadTargetCostsNoSecondPrefill) {
 }
 
 TEST(HandoffCluster, WhatRunsLeavesAnInstanceThatIsDrained) {
-  HandoffCluster w({.prefill = 1, .decode = 2});
+  HandoffCluster w({.prefill = 1, .decode = 2, .blocks = 200});
   for (std::uint64_t id = 1; id <= 6; ++id) w.submit(id, prompt_of(20, static_cast<Token>(id)), 60);
   w.run(300ms);
   w.drain(1);

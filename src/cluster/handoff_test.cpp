@@ -625,7 +625,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(HandoffWorld, RandomWalksWithAllFaultsEndWell) {
   std::array<int, 4> outcomes{};
-  for (std::uint64_t seed = 1; seed <= 6'000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 30'000; ++seed) {
     Rng rng(seed);
     HandoffWorld world({.losses = 3,
                         .repeats = 3,
@@ -646,7 +646,11 @@ TEST(HandoffWorld, RandomWalksWithAllFaultsEndWell) {
       outcomes[i] += static_cast<int>(world.stats().outcomes[i]);
     }
   }
-  for (const int count : outcomes) EXPECT_GT(count, 20);  // the walks get everywhere
+  // The walks get everywhere, but to where patience ends: they are too short.
+  for (const HandoffOutcome o :
+       {HandoffOutcome::kMoved, HandoffOutcome::kEnded, HandoffOutcome::kCancelled}) {
+    EXPECT_GT(outcomes[static_cast<std::size_t>(o)], 100) << static_cast<int>(o);
+  }
 }
 
 }  // namespace
