@@ -324,8 +324,8 @@ TEST(InstanceAgent, ReportsOftenUnderLoadAndOnceASecondWithout) {
 TEST(InstanceAgent, SaysWhatTheEngineHolds) {
   World w({.instances = 1});
   w.run(1s);
-  w.submit(1, 21, 100);
-  w.submit(2, 21, 100);
+  w.submit(1, 21, 80);
+  w.submit(2, 21, 80);
   w.run(300ms);
   const LoadReport& r = *w.scheduler().loads().report(InstanceId{0});
   EXPECT_EQ(r.running_sequences, 2);

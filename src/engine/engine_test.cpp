@@ -183,7 +183,9 @@ TEST(Engine, ScoresAPromptWhateverIsCachedAndHoweverItIsChunked) {
 }
 
 TEST(Engine, ScoresAPromptOnceAlthoughItIsRestarted) {
-  World w({.num_blocks = 16});
+  EngineOptions options;
+  options.kv.policy = MemoryPolicy::kPaged;  // the one that restarts
+  World w({.num_blocks = 16}, options);
   for (std::uint64_t id = 1; id <= 4; ++id) {
     w.submit(id, prompt_of(8, static_cast<Token>(100 * id)), 40, 0, 0);
   }
