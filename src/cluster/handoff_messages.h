@@ -107,11 +107,13 @@ struct Released {
   HandoffKey key;
 };
 
-// The source wants it back. `cancel`: nobody wants it any more; where it runs
-// already it ends with its event. Else it is dropped without a word.
+// The source wants it back. Where it has started the target has it all the same,
+// and says so. `cancel`: nobody wants it any more; where it runs already it ends
+// with its event. `superseded`: another has it; it is dropped without a word.
 struct Abort {
   HandoffKey key;
   bool cancel = false;
+  bool superseded = false;
 };
 // The target does not have it: given back, out of time, or never heard of.
 struct Lost {

@@ -82,7 +82,7 @@ void HandoffSource::place(Outgoing& out, TimePoint now, SourceHost& host) {
 // The sequence runs here, whatever it was doing; the next target's turn.
 void HandoffSource::give_up_target(Outgoing& out, bool tell, TimePoint now, SourceHost& host) {
   if (out.state == State::kSending || out.state == State::kClosing) host.cancel_transfer(out.key);
-  if (tell) host.send(out.target, Abort{out.key, false});
+  if (tell) host.send(out.target, Abort{out.key});
   out.refused.insert(out.target.instance);
   if (out.commit) {
     out.commit.reset();
@@ -150,7 +150,7 @@ void HandoffSource::on_taken(const Placement& from, const Taken& taken, TimePoin
     // Somebody else has it: this one was given up, and started all the same.
     const bool other = moved != moved_.end() && moved->second.key != taken.key;
     if (other && !taken.finished) {
-      host.send(from, Abort{taken.key, false});
+      host.send(from, Abort{.key = taken.key, .superseded = true});
     } else {
       host.send(from, Released{taken.key});
     }
@@ -161,14 +161,14 @@ void HandoffSource::on_taken(const Placement& from, const Taken& taken, TimePoin
   const HandoffKey key = out.key;
   if (key != taken.key && out.state != State::kPlacing) {
     if (out.state == State::kSending || out.state == State::kClosing) host.cancel_transfer(key);
-    host.send(out.target, Abort{key, false});
+    host.send(out.target, Abort{key});
   }
   const bool cancelled = out.cancelled;
   host.release(key.request);
   host.send(from, Released{taken.key});
   moved_[key.request] = {taken.key, from, now};
   finish(key.request, HandoffOutcome::kMoved, now);
-  if (cancelled) host.send(from, Abort{taken.key, true});
+  if (cancelled) host.send(from, Abort{.key = taken.key, .cancel = true});
 }
 
 void HandoffSource::on_message(const Placement& from, HandoffMessage message, TimePoint now,
@@ -182,7 +182,7 @@ void HandoffSource::on_message(const Placement& from, HandoffMessage message, Ti
     const bool gone_there = moved != moved_.end() && moved->second.key == key;
     const bool held =
         std::holds_alternative<Granted>(message) || std::holds_alternative<Alive>(message);
-    if (held && !gone_there) host.send(from, Abort{key, false});
+    if (held && !gone_there) host.send(from, Abort{key});
     return;
   }
   std::visit(Overloaded{
@@ -205,7 +205,7 @@ void HandoffSource::ended(RequestId request, SourceHost& host) {
   if (it == out_.end() || it->second.commit) return;
   Outgoing& out = it->second;
   if (out.state == State::kSending) host.cancel_transfer(out.key);
-  if (out.state != State::kPlacing) host.send(out.target, Abort{out.key, false});
+  if (out.state != State::kPlacing) host.send(out.target, Abort{out.key});
   finish(request, HandoffOutcome::kEnded, out.since);
 }
 
@@ -214,12 +214,12 @@ bool HandoffSource::cancel(RequestId request, SourceHost& host) {
   if (it == out_.end()) {
     const auto moved = moved_.find(request);
     if (moved == moved_.end()) return false;
-    host.send(moved->second.target, Abort{moved->second.key, true});
+    host.send(moved->second.target, Abort{.key = moved->second.key, .cancel = true});
     return true;
   }
   Outgoing& out = it->second;
   if (!out.commit) return false;  // it runs here; ended() follows
-  host.send(out.target, Abort{out.key, true});
+  host.send(out.target, Abort{.key = out.key, .cancel = true});
   if (out.state == State::kCommitting) {
     out.cancelled = true;  // it may have started: the answer says who ends it
     return true;

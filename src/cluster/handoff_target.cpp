@@ -58,14 +58,15 @@ void HandoffTarget::on_ask(const Placement& from, ReserveAsk&& ask, TimePoint no
   host.send(from, in.answer);
 }
 
-void HandoffTarget::on_abort(Incoming& in, bool cancel, TimePoint now, TargetHost& host) {
+void HandoffTarget::on_abort(Incoming& in, const Abort& abort, TimePoint now, TargetHost& host) {
   const Placement source = in.source;
   const HandoffKey key = in.key;
   if (in.state == State::kEnded) return say_taken(in, now, host);
-  if (in.released && !cancel) return;  // said before the source let go
-  if (in.state == State::kRunning && cancel) {
-    say_taken(in, now, host);
-    return host.cancel_running(key.request);
+  if (in.released && !abort.cancel) return;  // said before the source let go
+  if (in.state == State::kRunning && !abort.superseded) {
+    say_taken(in, now, host);  // the source may run it as well: it hears who has it
+    if (abort.cancel) host.cancel_running(key.request);
+    return;
   }
   give_back(in, host);
   host.send(source, Lost{key});
@@ -104,7 +105,7 @@ void HandoffTarget::on_message(const Placement& from, HandoffMessage message, Ti
                    give_back(in, host);
                    host.send(from, Lost{key});
                  },
-                 [&](Abort& m) { on_abort(in, m.cancel, now, host); },
+                 [&](Abort& m) { on_abort(in, m, now, host); },
                  [&](Released&) {
                    in.released = true;
                    if (in.state == State::kEnded) in_.erase(key.request);

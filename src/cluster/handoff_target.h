@@ -83,7 +83,7 @@ class HandoffTarget final {
   };
 
   void on_ask(const Placement& from, ReserveAsk&& ask, TimePoint now, TargetHost& host);
-  void on_abort(Incoming& in, bool cancel, TimePoint now, TargetHost& host);
+  void on_abort(Incoming& in, const Abort& abort, TimePoint now, TargetHost& host);
   void say_taken(Incoming& in, TimePoint now, TargetHost& host);
   void give_back(Incoming& in, TargetHost& host);
   [[nodiscard]] static bool holds_only(const Incoming& in) {
