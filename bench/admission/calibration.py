@@ -47,6 +47,9 @@ def report(binary, folder):
             print(f"| {file} | missing | | |")
             continue
         lengths = outputs(path, key)
+        if len(lengths) < 1_500:  # 500 to learn from, 1,000 to judge by
+            print(f"| {file} | {len(lengths):,} | too few to judge | |")
+            continue
         target = folder / "lengths.txt"
         target.write_text("\n".join(map(str, lengths)), encoding="ascii")
         done = subprocess.run([binary, f"--gtest_filter={TEST}"], capture_output=True, text=True,

@@ -6,6 +6,7 @@ WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 900, 380, 62, 46, 16, 66
 STEPS = 480
 POOL = 20_000
 BLOCK = 16
+FLOOR = 800  # blocks where the picture begins: below, all is written
 COLORS = {"written": "#2f6f9f", "granted": "#a9cfe6", "peak": "#c0504d", "pool": "#333333",
           "window": "#e4e4e4", "demand": "#3a8f5c"}
 
@@ -23,13 +24,13 @@ def draw(runner, target):
 def svg(rows):
     total = POOL // BLOCK
     across = (WIDTH - LEFT - RIGHT) / len(rows)
-    up = (HEIGHT - TOP - BOTTOM) / (total * 1.08)
+    up = (HEIGHT - TOP - BOTTOM) / (total * 1.05 - FLOOR)
 
     def x(step):
         return LEFT + step * across
 
     def y(blocks):
-        return HEIGHT - BOTTOM - blocks * up
+        return HEIGHT - BOTTOM - max(blocks - FLOOR, 0) * up
 
     def area(key):
         points = [(x(i), y(row[key])) for i, row in enumerate(rows) for i in (i, i + 1)]
@@ -60,7 +61,7 @@ def svg(rows):
 
 
 def labels(rows, total, x, y):
-    for blocks in range(0, total + 1, 250):
+    for blocks in range(FLOOR, total + 1, 50):
         yield (f'<text x="{LEFT - 8}" y="{y(blocks) + 4:.1f}" text-anchor="end">{blocks:,}</text>')
     for step in range(0, len(rows) + 1, 60):
         yield (f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{step}'

@@ -149,7 +149,9 @@ async def _one(job: Job, model: str, host: str, port: int, limit_s: float) -> Ou
         outcome.error = f"{type(error).__name__} {error}".strip()
         if transport is not None:
             transport.abort()
-    if not outcome.error and outcome.output_tokens != job.output_tokens:
+    # A forced end is a token of its own, which usage counts.
+    expected = job.output_tokens + (1 if job.max_tokens else 0)
+    if not outcome.error and outcome.output_tokens not in (job.output_tokens, expected):
         outcome.error = f"{outcome.output_tokens} tokens instead of {job.output_tokens}"
     return outcome
 
