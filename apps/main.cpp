@@ -9,6 +9,11 @@ int main(int argc, char** argv) {
     const sluice::CommandLine line = sluice::parse_command_line(argc, argv);
     switch (line.command) {
       case sluice::Command::kServe: return sluice::serve(line.serve);
+      case sluice::Command::kGateway: return sluice::gateway(line.gateway);
+      case sluice::Command::kInstance: return sluice::instance(line.instance);
+      case sluice::Command::kClusterUp: return sluice::cluster_up(line.up);
+      case sluice::Command::kTop: return sluice::top(line.top);
+      case sluice::Command::kDrain: return sluice::drain(line.drain);
       case sluice::Command::kRun: return sluice::run(line.run);
       case sluice::Command::kInspect: return sluice::inspect(line.inspect);
       case sluice::Command::kSimulate: return sluice::simulate(line.simulate);

@@ -1,6 +1,7 @@
 #include "options.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include <CLI/CLI.hpp>
@@ -122,9 +123,6 @@ void add_engines(CLI::App& app, ServeOptions& o) {
                      ->needs(prefill);
   prefill->needs(decode);
   std::vector<std::string> policies(policy_names().begin(), policy_names().end());
-  app.add_option("--policy", o.policy, "how an instance is chosen")
-      ->check(CLI::IsMember(policies))
-      ->capture_default_str();
   app.add_option("--decode-policy", o.decode_policy,
                  "how a prefill engine chooses the decode engine")
       ->check(CLI::IsMember(policies))
@@ -150,10 +148,24 @@ StepPace read_pace(const std::string& text) {
   return {microseconds(us[0]), microseconds(us[1]), microseconds(us[2]), microseconds(us[3])};
 }
 
-void add_serve(CLI::App& app, ServeOptions& o) {
+// Of every command that has a configuration file.
+void add_model(CLI::App& app, ServeOptions& o) {
   app.add_option("model,--model", o.model, "the model, a GGUF file")->required();
   app.add_option("--config", "a YAML file with these same names; flags win over it")
       ->type_name("FILE");
+  app.add_option("--context", o.context,
+                 "longest sequence, tokens (default: what the model was trained for, if it fits)")
+      ->check(CLI::Range(0, 1 << 24));
+  app.add_option("--drain-seconds", o.drain_seconds, "on SIGTERM, wait so long for what runs")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
+  add_log_level(app, o.log_level);
+}
+
+// The HTTP side, and the global scheduler behind it.
+void add_front(CLI::App& app, ServeOptions& o) {
+  app.add_flag("--benchmark", o.benchmark,
+               "for load tests: take each request's true output length, for the sampler only");
   app.add_option("--model-name", o.model_name, "what clients call the model (default: its file)");
   app.add_option("--chat-template", o.chat_template,
                  "a Jinja chat template in place of the model's own")
@@ -175,39 +187,108 @@ void add_serve(CLI::App& app, ServeOptions& o) {
          "NAME=PRIORITY: what x-gateway-inference-objective: NAME means; may be repeated")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
-  add_engines(app, o);
-  app.add_option("--threads", o.threads, "compute threads in all (default: one a core)")
-      ->check(CLI::Range(0, 1024));
   app.add_option("--io-threads", o.io_threads, "threads for connections")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  app.add_option("--queue-limit", o.queue_limit, "most requests that wait for an instance")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  std::vector<std::string> policies(policy_names().begin(), policy_names().end());
+  app.add_option("--policy", o.policy, "how an instance is chosen")
+      ->check(CLI::IsMember(policies))
+      ->capture_default_str();
+}
+
+// The engines of the process.
+void add_engine(CLI::App& app, ServeOptions& o) {
+  app.add_option("--threads", o.threads, "compute threads in all (default: one a core)")
+      ->check(CLI::Range(0, 1024));
   add_memory(app, o);
-  app.add_option("--context", o.context,
-                 "longest sequence, tokens (default: what the model was trained for, if it fits)")
-      ->check(CLI::Range(0, 1 << 24));
   app.add_option("--max-batch-tokens", o.max_batch_tokens, "most tokens a step computes")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   app.add_option("--max-running", o.max_running, "most sequences that run at once, an instance")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--queue-limit", o.queue_limit, "most requests that wait for an instance")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--drain-seconds", o.drain_seconds, "on SIGTERM, wait so long for what runs")
-      ->check(CLI::Range(0, 86400))
-      ->capture_default_str();
   app.add_flag("--prefix-cache,!--no-prefix-cache", o.prefix_cache,
                "keep and share the KV of equal prefixes (on)");
   app.add_flag("--repack,!--no-repack", o.repack, "use faster weight layouts where there are (on)");
-  app.add_flag("--benchmark", o.benchmark,
-               "for load tests: take each request's true output length, for the sampler only");
   app.add_option_function<std::string>(
-         "--benchmark-step", [&o](const std::string& text) { o.pace = read_pace(text); },
-         "for load tests: a step takes at least so many microseconds: "
-         "BASE,PREFILL_TOKEN,DECODE_ROW,CONTEXT_THOUSAND")
-      ->needs("--benchmark");
-  add_log_level(app, o.log_level);
+      "--benchmark-step", [&o](const std::string& text) { o.pace = read_pace(text); },
+      "for load tests: a step takes at least so many microseconds: "
+      "BASE,PREFILL_TOKEN,DECODE_ROW,CONTEXT_THOUSAND");
+}
+
+void add_serve(CLI::App& app, ServeOptions& o) {
+  add_model(app, o);
+  add_front(app, o);
+  add_engine(app, o);
+  add_engines(app, o);
+  app.get_option("--benchmark-step")->needs("--benchmark");
+}
+
+void add_security(CLI::App& app, SecurityFiles& files) {
+  app.add_option("--cluster-token-file", files.token, "file with the secret that all share");
+  app.add_option("--tls-ca", files.ca, "PEM file: who is trusted; with the next two, mutual TLS");
+  app.add_option("--tls-certificate", files.certificate, "PEM file: this process's certificate");
+  app.add_option("--tls-key", files.key, "PEM file: its key");
+}
+
+void add_cluster(CLI::App& app, ClusterOptions& o, const char* join_help) {
+  app.add_option("--name", o.name, "what it is called; the same after a restart");
+  app.add_option("--join", o.join, join_help)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->delimiter(',');
+  add_security(app, o.security);
+}
+
+void add_gateway(CLI::App& app, GatewayCommandOptions& o) {
+  add_model(app, o.front);
+  add_front(app, o.front);
+  add_cluster(app, o.cluster, "etcd://host:port/cluster to announce itself in; may be repeated");
+  app.add_option("--listen", o.listen, "host:port at which instances join; port 0 takes a free one")
+      ->capture_default_str();
+  app.add_option("--advertise", o.advertise, "the host:port that etcd is told (default: --listen)");
+  app.add_option("--lease-seconds", o.lease_seconds,
+                 "an instance of which nothing came for so long is gone")
+      ->check(CLI::Range(0.5, 3600.0))
+      ->capture_default_str();
+  app.add_option("--hung-seconds", o.hung_seconds,
+                 "an instance that lives but made no step for so long is given up")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
+}
+
+void add_instance(CLI::App& app, InstanceOptions& o) {
+  add_model(app, o.engine);
+  add_engine(app, o.engine);
+  add_cluster(app, o.cluster, "gateways: host:port, or etcd://host:port/cluster; may be repeated");
+  app.get_option("--join")->required();
+  app.add_option("--role", o.role, "unified, prefill or decode")
+      ->check(CLI::IsMember({"unified", "prefill", "decode"}))
+      ->capture_default_str();
+}
+
+void add_drain(CLI::App& app, DrainOptions& o) {
+  app.add_option("instance", o.instance, "its name")->required();
+  app.add_option("--gateway", o.gateway, "host:port at which instances join a gateway")
+      ->capture_default_str();
+  add_security(app, o.security);
+}
+
+void add_up(CLI::App& app, UpOptions& o) {
+  app.add_option("file", o.file, "a YAML file that says which processes")->required();
+  app.add_flag("--check", o.check, "only say what would be started");
+}
+
+void add_top(CLI::App& app, TopOptions& o) {
+  app.add_option("url", o.url, "of a server or gateway")->capture_default_str();
+  app.add_option("--api-key", o.api_key, "key to send");
+  app.add_option("--interval", o.interval_seconds, "seconds between two looks")
+      ->check(CLI::Range(0.1, 60.0))
+      ->capture_default_str();
+  app.add_flag("--once", o.once, "look once, write lines, end");
 }
 
 void add_run(CLI::App& app, RunOptions& o) {
@@ -272,18 +353,29 @@ std::vector<std::string> arguments_of(const std::string& file, const CLI::App& a
 
 // argv without the program, with the configuration file's settings put in front
 // of the subcommand's own, so that the last one given wins.
-std::vector<std::string> expand_config(int argc, char** argv, const CLI::App& serve_app) {
+std::vector<std::string> expand_config(int argc, char** argv, const CLI::App& app) {
   std::vector<std::string> args(argv + 1, argv + argc);
-  if (args.empty() || args[0] != "serve") return args;
+  const auto commands = app.get_subcommands(
+      [&](const CLI::App* sub) { return !args.empty() && sub->get_name() == args[0]; });
+  if (commands.empty()) return args;
+  const CLI::App* command = commands.front();
+  if (command->get_option_no_throw("--config") == nullptr) return args;
   std::string file;
   for (std::size_t i = 1; i < args.size(); ++i) {
     if (args[i] == "--config" && i + 1 < args.size()) file = args[i + 1];
     if (args[i].rfind("--config=", 0) == 0) file = args[i].substr(9);
   }
   if (file.empty()) return args;
-  const auto settings = arguments_of(file, serve_app);
+  const auto settings = arguments_of(file, *command);
   args.insert(args.begin() + 1, settings.begin(), settings.end());
   return args;
+}
+
+// What tells two processes of a host apart where no name was given.
+std::string default_name() {
+  char host[64] = "host";
+  (void)gethostname(host, sizeof(host) - 1);
+  return fmt::format("{}-{}", host, getpid());
 }
 
 }  // namespace
@@ -296,9 +388,19 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   CLI::App* serve_app =
       app.add_subcommand("serve", "serve a model behind an OpenAI-compatible API");
+  CLI::App* gateway_app = app.add_subcommand(
+      "gateway", "serve the API from instances in other processes, which join it");
+  CLI::App* instance_app =
+      app.add_subcommand("instance", "run one engine for gateways in other processes");
+  CLI::App* cluster_app = app.add_subcommand("cluster", "several processes on this host");
+  CLI::App* up_app = cluster_app->add_subcommand("up", "start what a file says, until a signal");
+  cluster_app->require_subcommand(1);
+  CLI::App* top_app = app.add_subcommand("top", "watch instances, load and placements, live");
+  CLI::App* drain_app = app.add_subcommand("drain", "ask an instance to take nothing new and end");
   CLI::App* run_app = app.add_subcommand("run", "answer one prompt in the terminal");
   CLI::App* inspect_app = app.add_subcommand("inspect", "say what is in a model file");
-  for (CLI::App* sub : {serve_app, run_app, inspect_app}) {
+  for (CLI::App* sub :
+       {serve_app, gateway_app, instance_app, up_app, top_app, drain_app, run_app, inspect_app}) {
     sub->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   CLI::App* simulate_app = app.add_subcommand(
@@ -310,10 +412,16 @@ CommandLine parse_command_line(int argc, char** argv) {
   plan_app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
   add_plan_options(*plan_app, result.plan);
   add_serve(*serve_app, result.serve);
+  result.gateway.cluster.name = result.instance.cluster.name = default_name();
+  add_gateway(*gateway_app, result.gateway);
+  add_instance(*instance_app, result.instance);
+  add_up(*up_app, result.up);
+  add_top(*top_app, result.top);
+  add_drain(*drain_app, result.drain);
   add_run(*run_app, result.run);
   add_inspect(*inspect_app, result.inspect);
 
-  std::vector<std::string> args = expand_config(argc, argv, *serve_app);
+  std::vector<std::string> args = expand_config(argc, argv, app);
   std::reverse(args.begin(), args.end());  // CLI11 takes them from the back
   try {
     app.parse(args);
@@ -323,6 +431,11 @@ CommandLine parse_command_line(int argc, char** argv) {
     throw std::runtime_error(fmt::format("{} (see sluice --help)", e.what()));
   }
   if (result.serve.prefill > 0) result.serve.instances = result.serve.prefill + result.serve.decode;
+  if (gateway_app->parsed()) result.command = Command::kGateway;
+  if (instance_app->parsed()) result.command = Command::kInstance;
+  if (up_app->parsed()) result.command = Command::kClusterUp;
+  if (top_app->parsed()) result.command = Command::kTop;
+  if (drain_app->parsed()) result.command = Command::kDrain;
   if (run_app->parsed()) result.command = Command::kRun;
   if (inspect_app->parsed()) result.command = Command::kInspect;
   if (simulate_app->parsed()) result.command = Command::kSimulate;

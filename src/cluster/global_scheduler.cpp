@@ -51,9 +51,10 @@ void GlobalScheduler::on_report(LoadReport report, TimePoint now) {
     case ReportOutcome::kRestarted:
       ledger_.forget(instance);
       CHECK_GT(incarnation.value, 0U);
-      end_placed_on(instance, Incarnation{incarnation.value - 1},
-                    error_of(ErrorCode::kUnavailable,
-                             fmt::format("instance {} was restarted", instance.value)));
+      lose_placed_on(instance, Incarnation{incarnation.value - 1},
+                     error_of(ErrorCode::kUnavailable,
+                              fmt::format("instance {} was restarted", instance.value)),
+                     now);
       break;
     case ReportOutcome::kApplied: break;
   }
@@ -67,14 +68,21 @@ void GlobalScheduler::on_finished(RequestId request, TimePoint now) {
   serve_queue(now);
 }
 
-void GlobalScheduler::runs_at(RequestId request, const Placement& placement) {
+void GlobalScheduler::runs_at(RequestId request, const Placement& placement, TimePoint now) {
   const auto it = placed_.find(request);
   if (it == placed_.end()) {
     instances_.cancel(placement, request);
     return;
   }
-  it->second = placement;
+  it->second.placement = placement;
   ledger_.remove(request);
+  const LoadRow* row = table_.find(placement.instance);
+  if (row != nullptr && row->incarnation <= placement.incarnation) return;
+  // It was told of before it went, and is heard of after.
+  instance_gone(placement.instance, placement.incarnation,
+                error_of(ErrorCode::kUnavailable,
+                         fmt::format("instance {} is gone", placement.instance.value)),
+                now);
 }
 
 void GlobalScheduler::instance_gone(InstanceId instance, Incarnation incarnation,
@@ -84,26 +92,128 @@ void GlobalScheduler::instance_gone(InstanceId instance, Incarnation incarnation
     table_.remove(instance);
     ledger_.forget(instance);
   }
-  end_placed_on(instance, incarnation, error);
+  lose_placed_on(instance, incarnation, error, now);
   serve_queue(now);
 }
 
-void GlobalScheduler::end_placed_on(InstanceId instance, Incarnation up_to, const Error& error) {
-  std::vector<TokenEvent> events;
+// --- Answers ---------------------------------------------------------------------
+
+void GlobalScheduler::on_tokens(std::vector<TokenEvent>&& events, TimePoint now) {
+  std::vector<Queued> lost;
+  bool ended = false;
+  std::erase_if(events, [&](TokenEvent& event) {
+    ended = ended || event.finish != FinishReason::kNone;
+    return !take(event, lost, now);
+  });
+  if (!events.empty()) sink_.on_tokens(std::move(events));
+  retry(std::move(lost), now);
+  if (ended) serve_queue(now);
+}
+
+// True if the event is the client's to see.
+bool GlobalScheduler::take(TokenEvent& event, std::vector<Queued>& lost, TimePoint now) {
+  const auto it = placed_.find(event.request);
+  if (it == placed_.end() || event.attempt != it->second.request.attempt) return false;
+  Placed& placed = it->second;
+  std::vector<Token>& output = placed.request.output;
+  if (event.has_token) {
+    // A handoff may show a token twice: who showed it first has it.
+    if (event.index < std::ssize(output)) return false;
+    if (event.index == std::ssize(output)) {
+      output.push_back(event.token.token);
+    } else {
+      event.has_token = false;
+      event.finish = FinishReason::kError;
+      event.error =
+          error_of(ErrorCode::kInternal,
+                   fmt::format("instance {} sent token {} where {} was due",
+                               placed.placement.instance.value, event.index, output.size()));
+      instances_.cancel(placed.placement, event.request);
+    }
+  }
+  if (event.finish == FinishReason::kNone) return true;
+  const bool instance_failed =
+      event.finish == FinishReason::kError && !placed.cancelled &&
+      (event.error.code == ErrorCode::kUnavailable || event.error.code == ErrorCode::kTransport ||
+       event.error.code == ErrorCode::kBusy);
+  if (instance_failed) {
+    lost.push_back({.request = std::make_unique<Request>(std::move(placed.request)),
+                    .since = now,
+                    .lost = event.error});
+  }
+  placed_.erase(it);
+  ledger_.remove(event.request);
+  return !instance_failed;
+}
+
+void GlobalScheduler::lose_placed_on(InstanceId instance, Incarnation up_to, const Error& error,
+                                     TimePoint now) {
+  std::vector<Queued> lost;
   for (auto it = placed_.begin(); it != placed_.end();) {
-    if (it->second.instance != instance || it->second.incarnation > up_to) {
+    Placed& placed = it->second;
+    if (placed.placement.instance != instance || placed.placement.incarnation > up_to) {
       ++it;
       continue;
     }
-    TokenEvent event;
-    event.request = it->first;
-    event.finish = FinishReason::kError;
-    event.error = error;
-    events.push_back(std::move(event));
+    if (placed.cancelled) {
+      end(placed.request, FinishReason::kCancelled, {}, now);
+    } else {
+      lost.push_back({.request = std::make_unique<Request>(std::move(placed.request)),
+                      .since = now,
+                      .lost = error});
+    }
     ledger_.remove(it->first);
     it = placed_.erase(it);
   }
-  if (!events.empty()) sink_.on_tokens(std::move(events));
+  retry(std::move(lost), now);
+}
+
+// In front of the queue, in their own order: their clients have waited already.
+void GlobalScheduler::retry(std::vector<Queued> lost, TimePoint now) {
+  for (auto it = lost.rbegin(); it != lost.rend(); ++it) {
+    if (!retrying_ || it->request->attempt + 1 >= options_.max_attempts) {
+      end(*it->request, FinishReason::kError, *it->lost, now);
+      continue;
+    }
+    it->request->attempt += 1;
+    it->prefix = prefix_hashes(it->request->prompt);
+    retries_ += 1;
+    queue_.push_front(std::move(*it));
+  }
+  if (!lost.empty()) end_lost(now);
+}
+
+// Requests that lost their instance do not wait long where no instance is left.
+void GlobalScheduler::end_lost(TimePoint now) {
+  const auto too_late = [&](const Queued& q) {
+    return q.lost && now - q.since >= options_.retry_wait;
+  };
+  if (queue_.empty() || !too_late(queue_.front()) || !table_.instances().empty()) return;
+  std::vector<Queued> ended;
+  while (!queue_.empty() && too_late(queue_.front())) {
+    ended.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+  }
+  for (const Queued& q : ended) end(*q.request, FinishReason::kError, *q.lost, now);
+}
+
+// Alive perhaps, but it makes no steps: its requests cannot wait for it.
+void GlobalScheduler::abandon_silent(TimePoint now) {
+  if (options_.silence_limit == Duration::max()) return;
+  std::vector<Placement> silent;
+  for (const LoadRow& row : table_.rows()) {
+    if (row.present && now - row.received_at >= options_.silence_limit) {
+      silent.push_back({row.instance, row.incarnation});
+    }
+  }
+  for (const Placement& p : silent) {
+    instances_.abandon(p);
+    instance_gone(p.instance, p.incarnation,
+                  error_of(ErrorCode::kUnavailable,
+                           fmt::format("instance {} did not report for {} s", p.instance.value,
+                                       std::llround(to_seconds(options_.silence_limit)))),
+                  now);
+  }
 }
 
 // --- What clients want -----------------------------------------------------------
@@ -150,7 +260,8 @@ void GlobalScheduler::enqueue(Queued queued, TimePoint now) {
 
 void GlobalScheduler::cancel(RequestId request, TimePoint now) {
   if (const auto it = placed_.find(request); it != placed_.end()) {
-    instances_.cancel(it->second, request);  // its last event comes from there
+    it->second.cancelled = true;
+    instances_.cancel(it->second.placement, request);  // its last event comes from there
     return;
   }
   const auto it = std::find_if(queue_.begin(), queue_.end(),
@@ -164,6 +275,8 @@ void GlobalScheduler::cancel(RequestId request, TimePoint now) {
 
 void GlobalScheduler::tick(TimePoint now) {
   ledger_.expire(now);
+  abandon_silent(now);
+  end_lost(now);
   // The queue is in the order of arrival, so those that waited longest are in front.
   while (!queue_.empty() && now - queue_.front().since >= options_.queue_timeout) {
     const Queued late = std::move(queue_.front());
@@ -189,6 +302,8 @@ void GlobalScheduler::fail_queued(const Error& error, TimePoint now) {
 void GlobalScheduler::end(const Request& request, FinishReason finish, Error error, TimePoint now) {
   std::vector<TokenEvent> events(1);
   events[0].request = request.id;
+  events[0].attempt = request.attempt;
+  events[0].index = static_cast<std::int32_t>(request.output.size());
   events[0].finish = finish;
   events[0].queued = now - request.arrival;
   events[0].error = std::move(error);
@@ -225,8 +340,10 @@ GlobalScheduler::Attempt GlobalScheduler::try_place(Queued& queued, TimePoint no
       record(std::move(decision));
       return Attempt::kRefused;
     case PlacementOutcome::kPlaced:
-    case PlacementOutcome::kPlacedRelaxed:
+    case PlacementOutcome::kPlacedRelaxed: {
+      Request copy = *queued.request;
       if (instances_.submit(*decision.placement, queued.request)) {
+        placed_[copy.id] = {*decision.placement, std::move(copy), false};
         commit(decision, query, prefix, now);
         record(std::move(decision));
         return Attempt::kPlaced;
@@ -235,6 +352,7 @@ GlobalScheduler::Attempt GlobalScheduler::try_place(Queued& queued, TimePoint no
       decision.placement.reset();
       decision.expected_wait = std::chrono::seconds(1);
       break;
+    }
     case PlacementOutcome::kNoneEligible: break;
   }
   head_wait_ = decision.expected_wait;
@@ -247,8 +365,8 @@ PlacementQuery GlobalScheduler::query_for(const Request& request,
                                           TimePoint now) const {
   return {.request = request.id,
           .role = Role::kPrefill,
-          .prompt_tokens = static_cast<std::int32_t>(request.prompt.size()),
-          .max_new_tokens = request.max_tokens,
+          .prompt_tokens = static_cast<std::int32_t>(request.prompt.size() + request.output.size()),
+          .max_new_tokens = request.max_tokens - static_cast<std::int32_t>(request.output.size()),
           .cached = prefixes_.find(prefix, table_),
           .now = now};
 }
@@ -256,7 +374,6 @@ PlacementQuery GlobalScheduler::query_for(const Request& request,
 void GlobalScheduler::commit(const Decision& decision, const PlacementQuery& query,
                              const std::vector<std::uint64_t>& prefix, TimePoint now) {
   const Placement& placement = *decision.placement;
-  placed_[query.request] = placement;
   std::int32_t cached = 0;
   for (const CachedPrefix& c : query.cached) {
     if (c.instance == placement.instance) cached = c.tokens;
@@ -304,6 +421,7 @@ ClusterSnapshot GlobalScheduler::snapshot(TimePoint now) const {
     snapshot.placements.push_back(
         {policy_->name(), outcome_name(static_cast<PlacementOutcome>(i)), outcomes_[i]});
   }
+  snapshot.retries = retries_;
   snapshot.placement_seconds = placement_seconds_;
   snapshot.placement_seconds_sum = placement_seconds_.sum;
   for (const std::int64_t count : placement_seconds_.counts) snapshot.placement_count += count;

@@ -5,8 +5,9 @@
 // passes the time in. Belongs to the scheduler's loop.
 //
 // Invariant: a request given to submit() is queued, or placed on one incarnation
-// of one instance, or has had its finishing event. Until a request is placed its
-// events come from here; from then on from the instance, unless that is gone.
+// of one instance, or has had its finishing event. Events of instances pass through
+// here: a lost instance's requests go on elsewhere after the last token known, under
+// the next attempt number, and what still comes of the old attempt is dropped.
 #pragma once
 
 #include <array>
@@ -14,6 +15,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,12 +39,18 @@ class InstancePort {
                                     std::unique_ptr<Request>& request) = 0;
   // Arrives after the submit() of the same request, if at all.
   virtual void cancel(const Placement& placement, RequestId request) = 0;
+  // The scheduler has given this incarnation up: it is to stop what it holds.
+  virtual void abandon(const Placement&) {}
 };
 
 struct GlobalSchedulerOptions {
   std::int32_t queue_limit = 256;                     // requests; 0: refuse at once
   Duration queue_timeout = std::chrono::minutes(10);  // longest wait in the queue
-  bool ledger = true;  // false: reports alone count, to see what the ledger is worth
+  bool ledger = true;             // false: reports alone count, to see what the ledger is worth
+  std::int32_t max_attempts = 3;  // placements of one request
+  Duration retry_wait{};          // who lost its instance waits so long where no other is
+  // An instance that does not report for so long has hung and is given up.
+  Duration silence_limit = Duration::max();
 };
 
 class GlobalScheduler final {
@@ -57,14 +65,15 @@ class GlobalScheduler final {
   void submit(std::unique_ptr<Request> request, TimePoint now);
   // Unknown and finished requests are ignored.
   void cancel(RequestId request, TimePoint now);
-  // The instance sent the request's finishing event.
+  // What an instance says of its requests; passed on to the sink.
+  void on_tokens(std::vector<TokenEvent>&& events, TimePoint now);
+  // The request has ended, and the sink knows.
   void on_finished(RequestId request, TimePoint now);
-  // The request was handed over and runs there now. If it has ended meanwhile,
-  // nobody wants it there.
-  void runs_at(RequestId request, const Placement& placement);
+  // It was handed over and runs there now; if it has ended, nobody wants it there.
+  void runs_at(RequestId request, const Placement& placement, TimePoint now);
   // A decision of an instance's local scheduler, for the record.
   void note(Decision decision);
-  // An incarnation has ended: what was placed there ends with this error.
+  // An incarnation has ended: what was placed there goes elsewhere, or ends with this error.
   void instance_gone(InstanceId instance, Incarnation incarnation, const Error& error,
                      TimePoint now);
   // Time passes: deadlines, the ledger's limit, another try for the queue.
@@ -73,6 +82,8 @@ class GlobalScheduler final {
   void drain() { draining_ = true; }
   // Ends what is queued; for the end of the process.
   void fail_queued(const Error& error, TimePoint now);
+  // From now on what loses its instance ends: the process is about to.
+  void stop_retrying() { retrying_ = false; }
 
   // Neither queued nor placed requests are left.
   [[nodiscard]] bool idle() const { return queue_.empty() && placed_.empty(); }
@@ -87,6 +98,12 @@ class GlobalScheduler final {
     TimePoint since{};
     std::vector<std::uint64_t> prefix;  // hashes of its prompt
     bool recorded = false;              // its first refusal is among the decisions
+    std::optional<Error> lost;          // why it is here again
+  };
+  struct Placed {
+    Placement placement;
+    Request request;  // with the output so far
+    bool cancelled = false;
   };
   enum class Attempt : std::uint8_t { kPlaced, kWait, kRefused };
 
@@ -100,7 +117,11 @@ class GlobalScheduler final {
   void enqueue(Queued queued, TimePoint now);
   void record(Decision decision);
   void end(const Request& request, FinishReason finish, Error error, TimePoint now);
-  void end_placed_on(InstanceId instance, Incarnation up_to, const Error& error);
+  [[nodiscard]] bool take(TokenEvent& event, std::vector<Queued>& lost, TimePoint now);
+  void lose_placed_on(InstanceId instance, Incarnation up_to, const Error& error, TimePoint now);
+  void retry(std::vector<Queued> lost, TimePoint now);
+  void end_lost(TimePoint now);
+  void abandon_silent(TimePoint now);
   [[nodiscard]] std::int32_t retry_after_s() const;
 
   const GlobalSchedulerOptions options_;
@@ -113,11 +134,13 @@ class GlobalScheduler final {
   Ledger ledger_{table_};
   PrefixDirectory prefixes_;
   std::deque<Queued> queue_;  // first come, first served
-  std::map<RequestId, Placement> placed_;
+  std::map<RequestId, Placed> placed_;
   bool draining_ = false;
+  bool retrying_ = true;
 
   std::deque<Decision> decisions_;          // newest last
   std::array<std::int64_t, 4> outcomes_{};  // by PlacementOutcome
+  std::int64_t retries_ = 0;
   FixedHistogram<12> placement_seconds_ = ClusterSnapshot{}.placement_seconds;
   Duration head_wait_{};  // what the last refusal of the head predicted
   TimePoint last_dequeue_{};

@@ -18,14 +18,18 @@ struct FakeInstances final : InstancePort {
   bool submit(const Placement& placement, std::unique_ptr<Request>& request) override {
     if (full) return false;
     sent[request->id] = placement;
-    const std::unique_ptr<Request> taken = std::move(request);
+    taken[request->id] = *request;
+    request.reset();
     return true;
   }
   void cancel(const Placement& placement, RequestId request) override {
     cancelled.emplace_back(placement.instance, request);
   }
+  void abandon(const Placement& placement) override { abandoned.push_back(placement.instance); }
   bool full = false;
   std::map<RequestId, Placement> sent;
+  std::map<RequestId, Request> taken;
+  std::vector<InstanceId> abandoned;
   std::vector<std::pair<InstanceId, RequestId>> cancelled;
 };
 
@@ -33,9 +37,11 @@ struct LastEvents final : TokenSink {
   void on_tokens(std::vector<TokenEvent>&& events) override {
     for (TokenEvent& e : events) {
       EXPECT_FALSE(ended.contains(e.request)) << "a second end of " << e.request.value;
-      ended[e.request] = std::move(e);
+      if (e.has_token) tokens[e.request].push_back(e.token.token);
+      if (e.finish != FinishReason::kNone) ended[e.request] = std::move(e);
     }
   }
+  std::map<RequestId, std::vector<Token>> tokens;
   std::map<RequestId, TokenEvent> ended;
 };
 
@@ -218,42 +224,169 @@ TEST(GlobalScheduler, CancelGoesWhereTheRequestIs) {
   EXPECT_TRUE(w.scheduler.idle());
 }
 
-TEST(GlobalScheduler, ALostInstanceEndsItsRequestsAndNoOthers) {
+// The requests placed on an instance now.
+std::set<std::uint64_t> placed_on(const World& w, std::uint32_t instance) {
+  std::set<std::uint64_t> ids;
+  for (const auto& [id, p] : w.instances.sent) {
+    if (p.instance == InstanceId{instance}) ids.insert(id.value);
+  }
+  return ids;
+}
+
+void lose(World& w, std::uint32_t instance) {
+  w.scheduler.instance_gone(InstanceId{instance}, Incarnation{1},
+                            {ErrorCode::kUnavailable, "the instance is gone", 0}, w.now);
+}
+
+void token(World& w, std::uint64_t id, std::int32_t index, Token value, std::int32_t attempt = 0) {
+  TokenEvent event;
+  event.request = RequestId{id};
+  event.attempt = attempt;
+  event.index = index;
+  event.has_token = true;
+  event.token.token = value;
+  w.scheduler.on_tokens({event}, w.now);
+}
+
+TEST(GlobalScheduler, TheRequestsOfALostInstanceGoElsewhereAndNoOthers) {
   World w;
   w.report(1);
   w.report(2);
   for (std::uint64_t id = 1; id <= 20; ++id) w.submit(id);
-  std::set<std::uint64_t> on_one;
-  for (const auto& [id, p] : w.instances.sent) {
-    if (p.instance == InstanceId{1}) on_one.insert(id.value);
-  }
-  w.scheduler.on_finished(RequestId{*on_one.begin()}, w.now);
-  on_one.erase(on_one.begin());
-  w.scheduler.instance_gone(InstanceId{1}, Incarnation{1},
-                            {ErrorCode::kUnavailable, "instance 1 is gone", 0}, w.now);
-  EXPECT_EQ(w.out.ended.size(), on_one.size());
-  for (const std::uint64_t id : on_one) {
-    EXPECT_EQ(w.end_of(id).error.code, ErrorCode::kUnavailable);
-  }
-  w.submit(100);
-  EXPECT_EQ(w.instances.sent[RequestId{100}].instance, InstanceId{2});
+  std::set<std::uint64_t> moved = placed_on(w, 1);
+  w.scheduler.on_finished(RequestId{*moved.begin()}, w.now);
+  moved.erase(moved.begin());
+  const std::size_t stayed = placed_on(w, 2).size();
+  lose(w, 1);
+  EXPECT_TRUE(w.out.ended.empty());
+  EXPECT_EQ(placed_on(w, 2).size(), stayed + moved.size());
+  for (const std::uint64_t id : moved) EXPECT_EQ(w.instances.taken[RequestId{id}].attempt, 1);
+  EXPECT_EQ(w.scheduler.snapshot(w.now).retries, std::ssize(moved));
 }
 
-TEST(GlobalScheduler, ARestartEndsWhatTheOldLifeHeld) {
+TEST(GlobalScheduler, AnAnswerGoesOnAfterTheLastTokenKnown) {
+  World w;
+  w.report(1);
+  w.submit(7, 100, 10);
+  token(w, 7, 0, 41);
+  token(w, 7, 1, 42);
+  lose(w, 1);  // nobody else: it waits, but not here, where retry_wait is none
+  EXPECT_EQ(w.end_of(7).error.message, "the instance is gone");
+  EXPECT_EQ(w.end_of(7).index, 2);
+
+  World other({.retry_wait = 5s});
+  other.report(1);
+  other.submit(7, 100, 10);
+  token(other, 7, 0, 41);
+  token(other, 7, 1, 42);
+  lose(other, 1);
+  other.scheduler.tick(other.now + 4s);
+  EXPECT_TRUE(other.out.tokens.at(RequestId{7}) == std::vector<Token>({41, 42}));
+  EXPECT_FALSE(other.out.ended.contains(RequestId{7}));
+  other.report(2);
+  const Request& again = other.instances.taken[RequestId{7}];
+  EXPECT_EQ(other.instances.sent[RequestId{7}].instance, InstanceId{2});
+  EXPECT_EQ(again.attempt, 1);
+  EXPECT_EQ(again.prompt.size(), 100U);
+  EXPECT_EQ(again.max_tokens, 10);
+  EXPECT_EQ(again.output, (std::vector<Token>{41, 42}));
+  token(other, 7, 2, 666);  // still of the first attempt: dropped
+  token(other, 7, 2, 43, 1);
+  EXPECT_EQ(other.out.tokens.at(RequestId{7}), (std::vector<Token>{41, 42, 43}));
+}
+
+TEST(GlobalScheduler, AnErrorOfTheInstanceIsRetriedAndOneOfTheRequestIsNot) {
+  struct Case {
+    ErrorCode code;
+    bool retried;
+  };
+  for (const Case& c : {Case{ErrorCode::kUnavailable, true}, Case{ErrorCode::kTransport, true},
+                        Case{ErrorCode::kBusy, true}, Case{ErrorCode::kInvalidArgument, false},
+                        Case{ErrorCode::kNeverFits, false}, Case{ErrorCode::kInternal, false}}) {
+    SCOPED_TRACE(static_cast<int>(c.code));
+    World w;
+    w.report(1);
+    w.submit(7);
+    for (std::int32_t attempt = 0; attempt < 3; ++attempt) {
+      TokenEvent event;
+      event.request = RequestId{7};
+      event.attempt = attempt;
+      event.finish = FinishReason::kError;
+      event.error = {c.code, "no", 0};
+      w.scheduler.on_tokens({event}, w.now);
+      const bool last = attempt == 2 || !c.retried;
+      EXPECT_EQ(w.out.ended.contains(RequestId{7}), last);
+      if (last) break;
+      EXPECT_EQ(w.instances.taken[RequestId{7}].attempt, attempt + 1);
+    }
+    EXPECT_EQ(w.end_of(7).error.code, c.code);
+    EXPECT_TRUE(w.scheduler.idle());
+  }
+}
+
+TEST(GlobalScheduler, AGapInTheTokensIsAnErrorNotASilence) {
+  World w;
+  w.report(1);
+  w.submit(7);
+  token(w, 7, 0, 1);
+  token(w, 7, 2, 3);
+  EXPECT_EQ(w.end_of(7).error.message, "instance 1 sent token 2 where 1 was due");
+  EXPECT_EQ(w.instances.cancelled.size(), 1U);
+  token(w, 7, 3, 4);  // too late
+  EXPECT_EQ(w.out.tokens.at(RequestId{7}).size(), 1U);
+}
+
+TEST(GlobalScheduler, WhatWasCancelledIsNotTriedAgain) {
+  World w;
+  w.report(1);
+  w.submit(7);
+  w.scheduler.cancel(RequestId{7}, w.now);
+  w.report(2);
+  lose(w, 1);
+  EXPECT_EQ(w.end_of(7).finish, FinishReason::kCancelled);
+  EXPECT_TRUE(w.scheduler.idle());
+}
+
+TEST(GlobalScheduler, AHungInstanceIsAbandoned) {
+  World w({.silence_limit = 30s});
+  w.report(1);
+  w.submit(7);
+  w.now += 29s;
+  w.report(2);
+  w.scheduler.tick(w.now);
+  EXPECT_TRUE(w.instances.abandoned.empty());
+  w.now += 1s;
+  w.scheduler.tick(w.now);
+  EXPECT_THAT(w.instances.abandoned, testing::ElementsAre(InstanceId{1}));
+  EXPECT_EQ(w.instances.sent[RequestId{7}].instance, InstanceId{2});
+  w.report(1);  // too late: this life is over
+  EXPECT_EQ(w.scheduler.loads().find(InstanceId{1}), nullptr);
+}
+
+TEST(GlobalScheduler, ARestartMovesWhatTheOldLifeHeld) {
   World w;
   w.report(1);
   w.submit(1);
   LoadReport reborn = idle_report(1, 1);
   reborn.incarnation = Incarnation{2};
   w.scheduler.on_report(reborn, w.now);
-  EXPECT_EQ(w.end_of(1).error.code, ErrorCode::kUnavailable);
-  EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 0);
-  w.submit(2);
-  EXPECT_EQ(w.instances.sent[RequestId{2}].incarnation, Incarnation{2});
+  EXPECT_EQ(w.instances.sent[RequestId{1}].incarnation, Incarnation{2});
+  EXPECT_EQ(w.instances.taken[RequestId{1}].attempt, 1);
+  EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 1);
   // Word of the old life's end comes late and changes nothing.
   w.scheduler.instance_gone(InstanceId{1}, Incarnation{1}, {}, w.now);
-  EXPECT_EQ(w.out.ended.size(), 1U);
+  EXPECT_TRUE(w.out.ended.empty());
   EXPECT_NE(w.scheduler.loads().find(InstanceId{1}), nullptr);
+}
+
+TEST(GlobalScheduler, NothingIsTriedAgainWhenTheProcessEnds) {
+  World w;
+  w.report(1);
+  w.report(2);
+  w.submit(7);
+  w.scheduler.stop_retrying();
+  lose(w, w.instances.sent[RequestId{7}].instance.value);
+  EXPECT_EQ(w.end_of(7).error.code, ErrorCode::kUnavailable);
 }
 
 TEST(GlobalScheduler, DrainRefusesNewRequestsAndServesQueuedOnes) {

@@ -60,7 +60,7 @@ bool HandoffAgent::cancel(RequestId request) {
 void HandoffAgent::on_events(std::span<const TokenEvent> events) {
   const TimePoint now = clock_.now();
   for (const TokenEvent& event : events) {
-    if (target_.started(event.request, now, *this)) peers_.runs_here(event.request);
+    if (target_.started(event.request, now, *this)) peers_.runs_at(event.request, options_.self);
     if (event.finish == FinishReason::kNone) continue;
     target_.ended(event.request, now, *this);
     source_.ended(event.request, *this);
@@ -241,7 +241,7 @@ std::optional<Commit> HandoffAgent::detach(HandoffKey key, std::int32_t room_tok
 
 void HandoffAgent::resume(RequestId request) {
   engine_.wake(request);
-  peers_.runs_here(request);
+  peers_.runs_at(request, options_.self);
 }
 
 void HandoffAgent::release(RequestId request) {
@@ -249,6 +249,10 @@ void HandoffAgent::release(RequestId request) {
   scheduler_.forget(request);
   target_.left(request);
   engine_.drop(request);
+}
+
+void HandoffAgent::runs_at(RequestId request, const Placement& target) {
+  peers_.runs_at(request, target);
 }
 
 void HandoffAgent::end_cancelled(RequestId request) {

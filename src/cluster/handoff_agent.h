@@ -30,8 +30,8 @@ class PeerPort {
  public:
   virtual ~PeerPort() = default;
   virtual void send(HandoffMail&& mail) = 0;
-  // The request runs here now, wherever it was placed.
-  virtual void runs_here(RequestId request) = 0;
+  // To the global scheduler: the request runs there now, wherever it was placed.
+  virtual void runs_at(RequestId request, const Placement& placement) = 0;
   // This instance's report, to all that may hand sequences over to it.
   virtual void share(const LoadReport& report) = 0;
   // This incarnation has ended; the last call.
@@ -88,6 +88,7 @@ class HandoffAgent final : private SourceHost, private TargetHost {
   std::optional<Commit> detach(HandoffKey key, std::int32_t room_tokens) override;
   void resume(RequestId request) override;
   void release(RequestId request) override;
+  void runs_at(RequestId request, const Placement& target) override;
   void end_cancelled(RequestId request) override;
 
   std::variant<Granted, Refused> reserve(const ReserveAsk& ask, TimePoint now) override;

@@ -183,8 +183,8 @@ class HandoffCluster {
       world.on_tokens(std::move(events));
     }
     void send(HandoffMail&& mail) override { world.post(std::move(mail)); }
-    void runs_here(RequestId request) override {
-      world.runs_at_[request] = static_cast<int>(self.instance.value);
+    void runs_at(RequestId request, const Placement& placement) override {
+      world.runs_at_[request] = static_cast<int>(placement.instance.value);
     }
     void share(const LoadReport& report) override { world.share(report); }
     void ended() override {}

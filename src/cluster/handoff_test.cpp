@@ -265,6 +265,12 @@ class HandoffWorld::SourcePort final : public SourceHost {
     EXPECT_NE(w_.seat_, Seat::kNone);
     w_.seat_ = Seat::kNone;
   }
+  void runs_at(RequestId, const Placement& target) override {
+    const auto i = static_cast<int>(target.instance.value);
+    const bool gone = !w_.targets_[static_cast<std::size_t>(i)].alive || w_.place_of(i) != target;
+    w_.runs_at(i);
+    if (gone) w_.died(i);
+  }
   void end_cancelled(RequestId) override {
     EXPECT_EQ(w_.seat_, Seat::kRests);
     w_.seat_ = Seat::kNone;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -18,6 +19,7 @@
 namespace sluice {
 
 struct InstanceSnapshot {
+  std::string name;  // an operator's; empty where all is one process
   LoadReport report;
   EngineStats stats;
   std::optional<HandoffStats> handoffs;  // none: it takes no part in them
@@ -38,6 +40,7 @@ struct ClusterSnapshot {
     std::int64_t count = 0;
   };
   std::vector<Placed> placements;
+  std::int64_t retries = 0;  // requests that lost their instance and were placed again
   double placement_seconds_sum = 0;
   std::int64_t placement_count = 0;
   FixedHistogram<12> placement_seconds{

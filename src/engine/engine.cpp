@@ -342,7 +342,8 @@ void Engine::compute(const BatchPlan& plan) {
   Result<StepOutput> output = runner_.run(input);
   kv_.use_step();
   if (!output) {
-    fail_all(output.error());
+    // Not the requests' fault: others of this kind may still serve them.
+    fail_all({ErrorCode::kUnavailable, "a step failed: " + output.error().message, 0});
     return;
   }
   step_time_.observe(plan.shape, output->duration);

@@ -156,6 +156,7 @@ std::string memory_json(const ClusterSnapshot& snapshot, TimePoint now) {
   for (const InstanceSnapshot& instance : snapshot.instances) {
     const LoadReport& report = instance.report;
     json.begin_object().member("instance", report.instance.value);
+    if (!instance.name.empty()) json.member("name", instance.name);
     json.member("incarnation", fmt::format("{:x}", report.incarnation.value));
     json.member("role", role_name(report.role)).member("draining", report.draining);
     json.member("report_age_ms", milliseconds(instance.report_age));

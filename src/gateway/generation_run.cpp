@@ -65,6 +65,7 @@ std::optional<ApiError> GenerationRun::submit_all() {
     Progress& progress = progress_[i];
     progress.id = request.id = context_.router.add(exchange_.thread_index(), mailbox_);
     progress.arrival = request.arrival;
+    request.trace_id = exchange_.request().request_id;
     progress.submitted = true;
     if (auto sent = context_.serving->submit(std::move(job_.requests[i])); !sent) {
       context_.router.remove(exchange_.thread_index(), progress.id);

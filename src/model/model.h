@@ -23,6 +23,7 @@ struct ModelOptions {
   std::string path;                         // a .gguf file
   std::string chat_template;                // Jinja; empty: the file's own
   bool repack = true;                       // use faster weight layouts where ggml has them
+  bool text_only = false;                   // no weights, no runners: what a gateway needs
   std::function<void(double)> on_progress;  // 0..1 while loading; may be empty
 };
 

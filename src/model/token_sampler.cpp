@@ -112,6 +112,7 @@ class TokenSampler final : public Sampler {
             fmt::format("token {} at {} of the output cannot have been drawn", token, generated_));
       }
       history_.add(token);
+      if (!params_.banned_sequences.empty()) output_.push_back(token);
       ++generated_;
     }
     return {};

@@ -1,5 +1,6 @@
 #include "net/cluster_metrics.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -31,6 +32,9 @@ class EngineMetrics {
     MetricLabels config = labels();
     config.push_back({"block_size", std::to_string(r.block_tokens)});
     config.push_back({"num_gpu_blocks", std::to_string(r.total_blocks)});
+    MetricLabels info = with("role", role_name(r.role));
+    info.push_back({"instance", instance_.name});
+    page_.gauge("sluice_instance_info", "Name and role, in labels.", std::move(info), 1);
     page_.gauge("vllm:cache_config_info", "The KV cache's shape, in labels.", std::move(config), 1);
   }
 
@@ -118,6 +122,12 @@ class EngineMetrics {
           stats_.step_time_error);
     gauge("sluice_ledger_tokens", "Prompt tokens sent there that no report has seen.",
           static_cast<double>(instance_.ledger_tokens));
+    std::int64_t least = instance_.report.free_blocks;
+    for (const DemandPoint& point : instance_.report.outlook) {
+      least = std::min(least, point.free_blocks);
+    }
+    gauge("sluice_forecast_free_blocks", "Fewest free blocks at the window ends looked out for.",
+          static_cast<double>(least));
     gauge("sluice_report_age_seconds", "Age of the last load report, seconds.",
           to_seconds(instance_.report_age + since_snapshot));
   }
@@ -194,6 +204,9 @@ void add_cluster_metrics(const ClusterSnapshot& snapshot, const std::string& mod
                  {{"model_name", model_name}, {"policy", placed.policy}, {"reason", placed.reason}},
                  static_cast<double>(placed.count));
   }
+  page.counter("sluice_request_retries_total",
+               "Requests that lost their instance and were placed again.",
+               {{"model_name", model_name}}, static_cast<double>(snapshot.retries));
   page.histogram("sluice_placement_seconds", "Time that a placement takes, seconds.",
                  {{"model_name", model_name}}, snapshot.placement_seconds);
 }

@@ -20,12 +20,11 @@ constexpr Duration kStatsInterval = std::chrono::milliseconds(90);
 
 EngineLoop::EngineLoop(const InstanceAgentOptions& options, const EngineOptions& engine,
                        std::unique_ptr<ModelRunner> runner, std::unique_ptr<HostKv> host,
-                       const SamplerFactory& samplers, const Clock& clock, TokenSink& sink,
-                       SchedulerInbox& scheduler, std::size_t inbox_capacity)
+                       const SamplerFactory& samplers, const Clock& clock, EngineOutlet& outlet,
+                       std::size_t inbox_capacity)
     : options_(options),
       clock_(clock),
-      sink_(sink),
-      scheduler_(scheduler),
+      outlet_(outlet),
       inbox_(inbox_capacity),
       runner_(std::move(runner)),
       host_(std::move(host)),
@@ -63,19 +62,23 @@ void EngineLoop::cancel(RequestId request) {
   inbox_.push_urgent(request);
 }
 
+void EngineLoop::drain() {
+  inbox_.push_urgent(Drain{});
+}
+
 void EngineLoop::run() {
   set_thread_name(fmt::format("engine-{}", options_.instance.value));
   Error error{ErrorCode::kUnavailable, "the server is stopping", 0};
   try {
     serve();
   } catch (const std::exception& e) {  // of a library below: nothing of ours throws
-    error = {ErrorCode::kInternal,
+    error = {ErrorCode::kUnavailable,
              fmt::format("instance {} failed: {}", options_.instance.value, e.what()), 0};
     spdlog::error("{}", error.message);
   }
   end_all(error);
   if (handoff_) parts_.peers->ended();
-  scheduler_.push_urgent(GoneMessage{options_.instance, options_.incarnation, error});
+  outlet_.on_end(options_.instance, options_.incarnation, error);
 }
 
 void EngineLoop::serve() {
@@ -118,6 +121,8 @@ void EngineLoop::handle(Command& command) {
     if (handoff_) handoff_->on_report(std::move(*report));
   } else if (const auto* gone = std::get_if<PeerGone>(&command)) {
     if (handoff_) handoff_->peer_gone(gone->peer.instance, gone->peer.incarnation);
+  } else if (std::holds_alternative<Drain>(command)) {
+    agent_.drain();
   } else {
     stopping_ = true;
   }
@@ -133,6 +138,8 @@ void EngineLoop::end_all(const Error& error) {
     if (request == nullptr || *request == nullptr) return;
     TokenEvent& event = events.emplace_back();
     event.request = (*request)->id;
+    event.attempt = (*request)->attempt;
+    event.index = static_cast<std::int32_t>((*request)->output.size());
     event.finish = FinishReason::kError;
     event.error = error;
   };
@@ -144,29 +151,23 @@ void EngineLoop::end_all(const Error& error) {
 
 void EngineLoop::on_report(LoadReport&& report) {
   if (handoff_) parts_.peers->share(report);
-  ReportMessage message{std::move(report), nullptr, nullptr};
+  std::shared_ptr<const EngineStats> stats;
+  std::shared_ptr<const HandoffReport> handoffs;
   const TimePoint now = clock_.now();
   if (now - stats_sent_at_ >= kStatsInterval || engine_.idle()) {
     stats_sent_at_ = now;
-    message.stats = std::make_shared<const EngineStats>(engine_.stats());
+    stats = std::make_shared<const EngineStats>(engine_.stats());
     if (handoff_) {
-      message.handoffs = std::make_shared<const HandoffReport>(
+      handoffs = std::make_shared<const HandoffReport>(
           HandoffReport{handoff_->stats(), handoff_->take_decisions()});
     }
   }
-  // Reports come at a bounded rate, and one that got lost would keep its ledger
-  // entries: they are not counted against the inbox.
-  scheduler_.push_urgent(std::move(message));
+  outlet_.on_report(std::move(report), std::move(stats), std::move(handoffs));
 }
 
 void EngineLoop::on_tokens(std::vector<TokenEvent>&& events) {
   if (handoff_) handoff_->on_events(events);
-  FinishedMessage finished;
-  for (const TokenEvent& event : events) {
-    if (event.finish != FinishReason::kNone) finished.requests.push_back(event.request);
-  }
-  sink_.on_tokens(std::move(events));
-  if (!finished.requests.empty()) scheduler_.push_urgent(std::move(finished));
+  outlet_.on_tokens(std::move(events));
 }
 
 }  // namespace sluice

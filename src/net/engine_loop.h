@@ -1,8 +1,8 @@
 // The thread that owns one engine: its sequences, its memory, its device.
 //
-// Requests come in by a bounded inbox; token events go straight to the gateway's
-// sink; reports and the ids of finished requests go to the scheduler loop. If the
-// loop has to end by itself, it says so once, last of all. Internal to net/.
+// Requests come in by a bounded inbox; token events and reports go to an outlet:
+// the scheduler loop of the same process, or the links to gateways in others. If
+// the loop has to end by itself, it says so once, last of all. Internal to net/.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,6 @@
 #include "cluster/handoff_agent.h"
 #include "cluster/instance_agent.h"
 #include "engine/engine.h"
-#include "net/scheduler_loop.h"
 
 namespace sluice {
 
@@ -28,12 +27,24 @@ struct HandoffParts {
   std::unique_ptr<PeerPort> peers;
 };
 
+// What an engine's loop has to say. Called on that loop; moves values on and returns.
+class EngineOutlet {
+ public:
+  virtual ~EngineOutlet() = default;
+  // Null: as before.
+  virtual void on_report(LoadReport&& report, std::shared_ptr<const EngineStats> stats,
+                         std::shared_ptr<const HandoffReport> handoffs) = 0;
+  virtual void on_tokens(std::vector<TokenEvent>&& events) = 0;
+  // The last call: the loop has ended.
+  virtual void on_end(InstanceId instance, Incarnation incarnation, const Error& error) = 0;
+};
+
 class EngineLoop final : private ReportSink, private TokenSink {
  public:
   EngineLoop(const InstanceAgentOptions& options, const EngineOptions& engine,
              std::unique_ptr<ModelRunner> runner, std::unique_ptr<HostKv> host,
-             const SamplerFactory& samplers, const Clock& clock, TokenSink& sink,
-             SchedulerInbox& scheduler, std::size_t inbox_capacity);
+             const SamplerFactory& samplers, const Clock& clock, EngineOutlet& outlet,
+             std::size_t inbox_capacity);
   ~EngineLoop() override;
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
@@ -47,6 +58,8 @@ class EngineLoop final : private ReportSink, private TokenSink {
   // Any thread. False: full, or the loop has ended; `request` is then untouched.
   [[nodiscard]] bool submit(std::unique_ptr<Request>& request);
   void cancel(RequestId request);
+  // From now on reports say that no request is wanted.
+  void drain();
   // From other instances, and of them.
   void deliver(HandoffMail&& mail) { inbox_.push_urgent(std::move(mail)); }
   void hear(LoadReport report) { inbox_.push_urgent(std::move(report)); }
@@ -59,9 +72,10 @@ class EngineLoop final : private ReportSink, private TokenSink {
   struct PeerGone {
     Placement peer;
   };
+  struct Drain {};
   struct Stop {};
-  using Command =
-      std::variant<std::unique_ptr<Request>, RequestId, HandoffMail, LoadReport, PeerGone, Stop>;
+  using Command = std::variant<std::unique_ptr<Request>, RequestId, HandoffMail, LoadReport,
+                               PeerGone, Drain, Stop>;
 
   void run();
   void serve();
@@ -73,8 +87,7 @@ class EngineLoop final : private ReportSink, private TokenSink {
 
   const InstanceAgentOptions options_;
   const Clock& clock_;
-  TokenSink& sink_;
-  SchedulerInbox& scheduler_;
+  EngineOutlet& outlet_;
   Inbox<Command> inbox_;
 
   // Of the loop's thread.

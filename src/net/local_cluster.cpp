@@ -25,8 +25,8 @@ class LocalPeers final : public PeerPort {
       engines_[mail.to.instance.value]->deliver(std::move(mail));
     }
   }
-  void runs_here(RequestId request) override {
-    scheduler_.push_urgent(RunsAtMessage{request, self_});
+  void runs_at(RequestId request, const Placement& placement) override {
+    scheduler_.push_urgent(RunsAtMessage{request, placement});
   }
   void share(const LoadReport& report) override {
     if (report.role == Role::kPrefill) return;  // nobody hands over to those
@@ -48,7 +48,7 @@ class LocalPeers final : public PeerPort {
 
 }  // namespace
 
-class LocalCluster::Impl final : public InstancePort {
+class LocalCluster::Impl final : public InstancePort, public EngineOutlet {
  public:
   Impl(const LocalClusterOptions& options, std::unique_ptr<PlacementPolicy> policy,
        const Clock& clock, TokenSink& sink)
@@ -58,8 +58,7 @@ class LocalCluster::Impl final : public InstancePort {
         scheduler_(options.scheduler, std::move(policy), options.snapshot_interval, inbox_, *this,
                    sink, clock) {}
 
-  void add(LocalInstance instance, const SamplerFactory& samplers, const Clock& clock,
-           TokenSink& sink) {
+  void add(LocalInstance instance, const SamplerFactory& samplers, const Clock& clock) {
     const InstanceAgentOptions agent{
         .instance = InstanceId{static_cast<std::uint32_t>(engines_.size())},
         .role = instance.role,
@@ -67,9 +66,9 @@ class LocalCluster::Impl final : public InstancePort {
         .max_running = instance.engine.max_running,
         .step_token_budget = instance.engine.batch.max_step_tokens};
     if (instance.role == Role::kPrefill) instance.engine.hands_over = true;
-    engines_.push_back(std::make_unique<EngineLoop>(
-        agent, instance.engine, std::move(instance.runner), std::move(instance.host), samplers,
-        clock, sink, inbox_, capacity_));
+    engines_.push_back(
+        std::make_unique<EngineLoop>(agent, instance.engine, std::move(instance.runner),
+                                     std::move(instance.host), samplers, clock, *this, capacity_));
     if (options_.arena.base == nullptr) return;
     const Placement self{agent.instance, agent.incarnation};
     engines_.back()->join(
@@ -92,6 +91,7 @@ class LocalCluster::Impl final : public InstancePort {
   // Engines first: the scheduler hears of everything that they end.
   void stop() {
     accepting_.store(false);
+    inbox_.push_urgent(ClosingMessage{});
     for (auto& engine : engines_) engine->stop();
     scheduler_.stop();
   }
@@ -129,6 +129,20 @@ class LocalCluster::Impl final : public InstancePort {
     engines_[placement.instance.value]->cancel(request);
   }
 
+  // EngineOutlet, on the engines' loops. Reports come at a bounded rate, events are
+  // bounded by what runs, and one that got lost would never be made up for: none of
+  // them is counted against the inbox.
+  void on_report(LoadReport&& report, std::shared_ptr<const EngineStats> stats,
+                 std::shared_ptr<const HandoffReport> handoffs) override {
+    inbox_.push_urgent(ReportMessage{std::move(report), std::move(stats), std::move(handoffs), {}});
+  }
+  void on_tokens(std::vector<TokenEvent>&& events) override {
+    inbox_.push_urgent(EventsMessage{std::move(events)});
+  }
+  void on_end(InstanceId instance, Incarnation incarnation, const Error& error) override {
+    inbox_.push_urgent(GoneMessage{instance, incarnation, error});
+  }
+
   const LocalClusterOptions options_;
   const std::size_t capacity_;
   SchedulerInbox inbox_;
@@ -162,7 +176,7 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::start(LocalClusterOptions op
                             policy ? options.decode_policy : options.policy, known));
   }
   auto impl = std::make_unique<Impl>(options, std::move(policy), clock, sink);
-  for (LocalInstance& instance : instances) impl->add(std::move(instance), samplers, clock, sink);
+  for (LocalInstance& instance : instances) impl->add(std::move(instance), samplers, clock);
   impl->start();
   return std::unique_ptr<LocalCluster>(new LocalCluster(std::move(impl)));
 }

@@ -1,5 +1,6 @@
 #include "net/prometheus_telemetry.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,6 +38,10 @@ InstanceSnapshot instance_snapshot(std::uint32_t id) {
   i.report.waiting_requests = 2;
   i.report.total_blocks = 200;
   i.report.granted_blocks = 50;
+  i.report.free_blocks = 150;
+  i.report.outlook = {
+      {TimePoint{1s}, 100, 100}, {TimePoint{2s}, 140, 60}, {TimePoint{3s}, 90, 110}};
+  i.name = fmt::format("node-{}", id);
   i.report.block_tokens = 16;
   i.ledger_tokens = 77;
   i.report_age = 250ms;
@@ -71,6 +76,7 @@ ClusterSnapshot cluster_snapshot(std::uint32_t instances) {
   s.at = TimePoint{10s};
   for (std::uint32_t i = 0; i < instances; ++i) s.instances.push_back(instance_snapshot(i));
   s.queued_requests = 4;
+  s.retries = 6;
   s.placements = {{"forecast", "placed", 40}, {"forecast", "none_eligible", 2}};
   s.placement_seconds.observe(3e-6);
   return s;
@@ -156,6 +162,10 @@ TEST(PrometheusTelemetry, EmitsExactlyTheseLines) {
            R"(sluice_placements_total{model_name="tiny",policy="forecast",reason="placed"} 40)",
            R"(sluice_placement_seconds_bucket{model_name="tiny",le="5e-06"} 1)",
            R"(sluice_ledger_tokens{model_name="tiny",engine="0"} 77)",
+           R"(sluice_instance_info{model_name="tiny",engine="0",role="unified",)"
+           R"(instance="node-0"} 1)",
+           R"(sluice_forecast_free_blocks{model_name="tiny",engine="0"} 60)",
+           R"(sluice_request_retries_total{model_name="tiny"} 6)",
            R"(sluice_report_age_seconds{model_name="tiny",engine="0"} 1.25)",
        }) {
     EXPECT_THAT(text, HasSubstr("\n" + std::string(line) + "\n"));

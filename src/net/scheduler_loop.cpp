@@ -64,6 +64,7 @@ void SchedulerLoop::run() {
   inbox_.close();
   inbox_.drain(messages);  // what came after the stop: refused by the drained scheduler
   scheduler_.drain();
+  scheduler_.stop_retrying();
   for (SchedulerMessage& message : messages) handle(message, clock_.now());
   scheduler_.fail_queued(stopped, clock_.now());
   publish(clock_.now());
@@ -76,26 +77,26 @@ void SchedulerLoop::handle(SchedulerMessage& message, TimePoint now) {
                  [&](SubmitMessage& m) { scheduler_.submit(std::move(m.request), now); },
                  [&](CancelMessage& m) { scheduler_.cancel(m.request, now); },
                  [&](ReportMessage& m) {
-                   if (m.stats) stats_[m.report.instance] = std::move(m.stats);
+                   Known& known = known_[m.report.instance];
+                   if (m.stats) known.stats = std::move(m.stats);
                    if (m.handoffs) {
                      for (const Decision& d : m.handoffs->decisions) scheduler_.note(d);
-                     handoffs_[m.report.instance] = std::move(m.handoffs);
+                     known.handoffs = std::move(m.handoffs);
                    }
+                   known.name = std::move(m.name);
                    scheduler_.on_report(std::move(m.report), now);
                  },
-                 [&](FinishedMessage& m) {
-                   for (const RequestId request : m.requests) scheduler_.on_finished(request, now);
-                 },
-                 [&](RunsAtMessage& m) { scheduler_.runs_at(m.request, m.placement); },
+                 [&](EventsMessage& m) { scheduler_.on_tokens(std::move(m.events), now); },
+                 [&](RunsAtMessage& m) { scheduler_.runs_at(m.request, m.placement, now); },
                  [&](GoneMessage& m) {
-                   stats_.erase(m.instance);
-                   handoffs_.erase(m.instance);
+                   known_.erase(m.instance);
                    scheduler_.instance_gone(m.instance, m.incarnation, m.error, now);
                  },
                  [&](DrainMessage&) {
                    draining_ = true;
                    scheduler_.drain();
                  },
+                 [&](ClosingMessage&) { scheduler_.stop_retrying(); },
                  [&](StopMessage&) { stopping_ = true; },
              },
              message);
@@ -126,10 +127,11 @@ Duration SchedulerLoop::sleep_time(TimePoint now) const {
 void SchedulerLoop::publish(TimePoint now) {
   auto next = std::make_shared<ClusterSnapshot>(scheduler_.snapshot(now));
   for (InstanceSnapshot& instance : next->instances) {
-    const auto it = stats_.find(instance.report.instance);
-    if (it != stats_.end()) instance.stats = *it->second;
-    const auto h = handoffs_.find(instance.report.instance);
-    if (h != handoffs_.end()) instance.handoffs = h->second->stats;
+    const auto it = known_.find(instance.report.instance);
+    if (it == known_.end()) continue;
+    instance.name = it->second.name;
+    if (it->second.stats) instance.stats = *it->second.stats;
+    if (it->second.handoffs) instance.handoffs = it->second.handoffs->stats;
   }
   published_at_ = now;
   unpublished_ = false;

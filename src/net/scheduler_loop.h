@@ -30,14 +30,15 @@ struct ReportMessage {
   LoadReport report;
   std::shared_ptr<const EngineStats> stats;       // null: as before
   std::shared_ptr<const HandoffReport> handoffs;  // null: as before
+  std::string name;                               // of the instance; empty: it has none
 };
 // The request runs there now: it was handed over.
 struct RunsAtMessage {
   RequestId request;
   Placement placement;
 };
-struct FinishedMessage {
-  std::vector<RequestId> requests;
+struct EventsMessage {  // of an instance
+  std::vector<TokenEvent> events;
 };
 // The last message of an instance: its loop has ended.
 struct GoneMessage {
@@ -46,10 +47,12 @@ struct GoneMessage {
   Error error;
 };
 struct DrainMessage {};
+struct ClosingMessage {};  // instances are about to stop: nothing is tried again
 struct StopMessage {};
 
-using SchedulerMessage = std::variant<SubmitMessage, CancelMessage, ReportMessage, FinishedMessage,
-                                      RunsAtMessage, GoneMessage, DrainMessage, StopMessage>;
+using SchedulerMessage =
+    std::variant<SubmitMessage, CancelMessage, ReportMessage, EventsMessage, RunsAtMessage,
+                 GoneMessage, DrainMessage, ClosingMessage, StopMessage>;
 using SchedulerInbox = Inbox<SchedulerMessage>;
 
 class SchedulerLoop final {
@@ -85,8 +88,12 @@ class SchedulerLoop final {
 
   // Of the loop's thread.
   GlobalScheduler scheduler_;
-  std::unordered_map<InstanceId, std::shared_ptr<const EngineStats>> stats_;
-  std::unordered_map<InstanceId, std::shared_ptr<const HandoffReport>> handoffs_;
+  struct Known {
+    std::string name;
+    std::shared_ptr<const EngineStats> stats;
+    std::shared_ptr<const HandoffReport> handoffs;
+  };
+  std::unordered_map<InstanceId, Known> known_;
   bool draining_ = false;
   bool stopping_ = false;
   bool unpublished_ = true;  // something happened since the last snapshot

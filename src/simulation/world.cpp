@@ -188,7 +188,7 @@ void World::cancel(const Placement& placement, RequestId request) {
   post_command(placement.instance.value, nullptr, request, placement.incarnation);
 }
 
-// What the scheduler itself says: refusals, and the end of what was lost.
+// What the scheduler says: the instances' events, and refusals.
 void World::on_tokens(std::vector<TokenEvent>&& events) {
   for (const TokenEvent& event : events) receive(event);
 }

@@ -98,14 +98,11 @@ void World::deliver_tokens(std::uint32_t node) {
     return;  // it crashed before they left
   }
   if (link.partitioned_until > now) return queue_.push(link.partitioned_until, Kind::kTokens, node);
-  const auto batch = std::move(outbox.front());
+  auto batch = std::move(outbox.front());
   outbox.pop_front();
   if (fenced(node, batch.incarnation)) return;
   link.heard_at = now;
-  for (const TokenEvent& event : batch.content) {
-    receive(event);
-    if (event.finish != FinishReason::kNone) scheduler_.on_finished(event.request, now);
-  }
+  scheduler_.on_tokens(std::move(batch.content), now);
 }
 
 void World::deliver_report(std::uint32_t node) {

@@ -25,13 +25,16 @@ class GgmlModel final : public Model {
 
   [[nodiscard]] Result<std::unique_ptr<ModelRunner>> make_runner(
       const RunnerOptions& options) const override {
+    if (weights_ == nullptr) {
+      return fail(ErrorCode::kInvalidArgument, info_.id + " was loaded without its weights");
+    }
     return GgmlRunner::make(config_, *weights_, options);
   }
 
  private:
   const ModelInfo info_;
   const ModelConfig config_;
-  const std::unique_ptr<Weights> weights_;
+  const std::unique_ptr<Weights> weights_;  // null: text only
   const std::unique_ptr<LlamaText> text_;
 };
 
@@ -45,8 +48,10 @@ Result<std::unique_ptr<Model>> load_gguf_model(const ModelOptions& options) {
   // than we do: ours is checked first.
   TRY_STATUS(check_vocabulary(*file));
   TRY(std::unique_ptr<LlamaText> text, load_text_model(options.path, options.chat_template));
-  TRY(std::unique_ptr<Weights> weights,
-      load_weights(std::move(file), config, {options.repack, options.on_progress}));
+  std::unique_ptr<Weights> weights;
+  if (!options.text_only) {
+    TRY(weights, load_weights(std::move(file), config, {options.repack, options.on_progress}));
+  }
   return std::make_unique<GgmlModel>(std::move(info), std::move(config), std::move(weights),
                                      std::move(text));
 }

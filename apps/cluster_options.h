@@ -1,0 +1,53 @@
+// What the commands of a cluster of several processes are told.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "net/cluster_security.h"
+#include "serve_options.h"
+
+namespace sluice {
+
+// What the processes of a cluster have in common.
+struct ClusterOptions {
+  std::string name;               // empty: host and process id
+  std::vector<std::string> join;  // host:port of gateways, or etcd://host:port/cluster
+  SecurityFiles security;
+};
+
+struct InstanceOptions {
+  ServeOptions engine;  // its model, memory and threads
+  ClusterOptions cluster;
+  std::string role = "unified";
+};
+
+struct GatewayCommandOptions {
+  ServeOptions front;  // its model and its HTTP side
+  ClusterOptions cluster;
+  std::string listen = "127.0.0.1:7070";  // where instances join
+  std::string advertise;                  // what etcd is told
+  double lease_seconds = 5;
+  std::int32_t hung_seconds = 30;
+};
+
+struct DrainOptions {
+  std::string instance;
+  std::string gateway = "127.0.0.1:7070";
+  SecurityFiles security;
+};
+
+struct UpOptions {
+  std::string file;
+  bool check = false;  // says what would be started
+};
+
+struct TopOptions {
+  std::string url = "http://127.0.0.1:8080";
+  std::string api_key;
+  double interval_seconds = 1;
+  bool once = false;
+};
+
+}  // namespace sluice

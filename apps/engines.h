@@ -1,0 +1,18 @@
+// An engine's memory and its runner, as the options size them.
+#pragma once
+
+#include "memory/kv_arena.h"
+#include "model/model.h"
+#include "net/local_cluster.h"
+#include "sizing.h"
+
+namespace sluice {
+
+// So many blocks, touched by as many threads as will use them. Throws.
+[[nodiscard]] KvArena make_arena(const Sizing& sizing, std::int32_t num_blocks);
+
+// Bound to the arena, which outlives it as the model does. Throws.
+[[nodiscard]] LocalInstance make_engine(const ServeOptions& options, const Sizing& sizing,
+                                        const Model& model, const KvArena& arena);
+
+}  // namespace sluice

@@ -1,0 +1,379 @@
+#include "net/wire.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+#include "base/rng.h"
+
+namespace sluice {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+constexpr TimePoint kSent{1h};
+constexpr TimePoint kReceived{5h};  // on a clock of its own
+
+// Random values that an honest peer may send.
+struct Values {
+  Rng rng;
+  std::int32_t i32(std::int32_t most = 1 << 20) {
+    return static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(most)));
+  }
+  std::int64_t i64() { return static_cast<std::int64_t>(rng.below(1ULL << 39)); }
+  bool flag() { return rng.below(2) == 1; }
+  double real() { return rng.uniform() * 100; }
+  float small() { return static_cast<float>(rng.uniform()); }
+  Duration span() {
+    return Duration(static_cast<std::int64_t>(rng.below(1ULL << 40)) - (1LL << 39));
+  }
+  std::string text() {
+    std::string s(rng.below(20), ' ');
+    for (char& c : s) c = static_cast<char>('a' + rng.below(26));
+    return s;
+  }
+  std::vector<Token> tokens(std::size_t least = 0) {
+    std::vector<Token> result(least + rng.below(30));
+    for (Token& t : result) t = i32();
+    return result;
+  }
+
+  Request request() {
+    Request r;
+    r.id = RequestId{rng()};
+    r.prompt = tokens(1);
+    r.max_tokens = 1 + i32();
+    r.priority = i32() - 1000;
+    r.arrival = kSent - Duration(rng.below(1ULL << 35));
+    r.output = tokens();
+    r.attempt = i32(5);
+    r.trace_id = text();
+    r.tenant = text();
+    r.length_class = text();
+    r.length_hint = i32();
+    SamplingParams& s = r.sampling;
+    s = {small(), i32(), small(), small(), small(), small() - 1, small() - 1, small(), i32() - 5};
+    for (auto n = rng.below(4); n > 0; --n) s.logit_bias.emplace_back(i32(), small());
+    s.logit_bias.emplace_back(1, -std::numeric_limits<float>::infinity());
+    s.seed = rng();
+    s.min_tokens = i32();
+    s.ignore_eos = flag();
+    s.forced_length = i32();
+    s.stop_tokens = tokens();
+    s.allowed_tokens = tokens();
+    s.banned_sequences = {tokens(1), tokens(1)};
+    s.logprob_tokens = tokens();
+    s.prompt_logprobs = i32(20) - 1;
+    s.num_logprobs = i32(20) - 1;
+    if (flag())
+      s.grammar = {"root ::= " + text(), text(), flag(), {text()}, {text(), text()}, tokens()};
+    return r;
+  }
+  TokenEvent event() {
+    TokenEvent e;
+    e.request = RequestId{rng()};
+    e.attempt = i32(5);
+    e.index = i32();
+    e.has_token = true;
+    e.token = {i32(), flag(), -small(), {{i32(), -small()}, {i32(), -small()}}};
+    e.finish = static_cast<FinishReason>(rng.below(5));
+    e.cached_tokens = i32();
+    e.prompt_scores = {{i32(), -small(), 1 + i32(9), {{i32(), -small()}}}};
+    e.queued = Duration(rng.below(1ULL << 40));
+    if (e.finish == FinishReason::kError) {
+      e.error = {static_cast<ErrorCode>(rng.below(10)), text(), i32()};
+    }
+    return e;
+  }
+  LoadReport report() {
+    LoadReport r;
+    r.sequence = 1 + rng();
+    r.measured_at = kSent;
+    r.role = static_cast<Role>(rng.below(3));
+    r.draining = flag();
+    r.waiting_requests = i32();
+    r.waiting_tokens = i64();
+    r.uncomputed_tokens = i64();
+    r.running_sequences = i32();
+    r.context_tokens = i64();
+    r.block_tokens = 1 + i32(256);
+    r.total_blocks = i32();
+    r.granted_blocks = i64();
+    r.free_blocks = i64();
+    r.window_number = i64();
+    r.window_end = kSent + span();
+    for (auto n = rng.below(9); n > 0; --n) r.outlook.push_back({kSent + span(), i64(), i64()});
+    r.step = {real(), real(), real(), real()};
+    r.step_token_budget = 1 + i32();
+    r.max_running = i32();
+    r.output_quantiles = {i32(), i32(), i32()};
+    for (auto n = rng.below(9); n > 0; --n) r.seen.push_back(RequestId{rng()});
+    return r;
+  }
+  EngineStats stats() {
+    EngineStats s;
+    s.kv = {i32(), i32(), i32(), i64(), i32(), i32(), i64(), i64(), i64()};
+    s.window.number = i64();
+    s.window.begin = kSent + span();
+    s.window.end = kSent + span();
+    s.window.steps_left = i32();
+    s.window.plan.length = span();
+    s.window.plan.steps = i32();
+    s.window.plan.bound = static_cast<WindowBound>(rng.below(6));
+    s.window.plan.demand_blocks = i64();
+    s.window.plan.peak_blocks = i64();
+    s.window.plan.room_blocks = i64();
+    s.window.plan.wanted_room_blocks = i64();
+    s.window.plan.grants = {{SequenceId{rng()}, i32(), i32()}, {SequenceId{rng()}, i32(), i32()}};
+    s.window.plan.deferred = {SequenceId{rng()}};
+    s.windows = {i64(),  i64(), i64(), real(), i64(), i64(), i64(), i64(),
+                 real(), i64(), i64(), i64(),  i64(), i64(), i64()};
+    s.host = {i32(), i32(), i32(), i64(), real()};
+    s.running = {{SequenceId{rng()}, RequestId{rng()}, i32(), i32(), i32(), i32(), i32(), i32()}};
+    s.steps = i64();
+    s.prompt_tokens = i64();
+    s.cached_prompt_tokens = i64();
+    s.computed_prefill_tokens = i64();
+    s.generated_tokens = i64();
+    s.preemptions = i64();
+    for (auto& count : s.finished) count = i64();
+    s.forecast_error_tokens = real();
+    s.step_time_error = real();
+    s.busy_seconds = real();
+    for (int i = 0; i < 20; ++i) s.step_tokens.observe(real());
+    for (int i = 0; i < 20; ++i) s.step_seconds.observe(real());
+    return s;
+  }
+};
+
+// What was decoded is encoded again, on the receiver's clock: nothing is lost if the bytes agree,
+// and nothing is forgotten on the way there if they hold every field (checked below).
+template <class Message, class Encode, class Decode>
+void expect_round_trip(const Encode& encode_at, const Decode& decode_at) {
+  Message first;
+  encode_at(first);
+  Message parsed;
+  ASSERT_TRUE(parsed.ParseFromString(first.SerializeAsString()));
+  Message second;
+  decode_at(parsed, second);
+  EXPECT_EQ(first.DebugString(), second.DebugString());
+}
+
+TEST(Wire, EveryValueComesBackAsItWas) {
+  Values values{Rng(1)};
+  for (int i = 0; i < 500; ++i) {
+    const Request request = values.request();
+    expect_round_trip<proto::Request>(
+        [&](auto& m) { encode(request, kSent, m); },
+        [&](const auto& m, auto& again) {
+          const auto decoded = decode(m, kReceived, {});
+          ASSERT_TRUE(decoded) << decoded.error().message;
+          EXPECT_EQ(decoded->prompt, request.prompt);
+          EXPECT_EQ(decoded->output, request.output);
+          EXPECT_EQ(kReceived - decoded->arrival, kSent - request.arrival);
+          EXPECT_EQ(decoded->sampling.logit_bias, request.sampling.logit_bias);
+          EXPECT_EQ(decoded->sampling.seed, request.sampling.seed);
+          encode(*decoded, kReceived, again);
+        });
+    const TokenEvent event = values.event();
+    expect_round_trip<proto::TokenEvent>([&](auto& m) { encode(event, m); },
+                                         [&](const auto& m, auto& again) {
+                                           const auto decoded = decode(m, WireLimits{});
+                                           ASSERT_TRUE(decoded) << decoded.error().message;
+                                           EXPECT_EQ(decoded->request, event.request);
+                                           EXPECT_EQ(decoded->finish, event.finish);
+                                           EXPECT_EQ(decoded->error.message, event.error.message);
+                                           encode(*decoded, again);
+                                         });
+    const LoadReport report = values.report();
+    expect_round_trip<proto::LoadReport>([&](auto& m) { encode(report, m); },
+                                         [&](const auto& m, auto& again) {
+                                           const auto decoded = decode(m, kReceived, {});
+                                           ASSERT_TRUE(decoded) << decoded.error().message;
+                                           EXPECT_EQ(decoded->seen, report.seen);
+                                           EXPECT_EQ(decoded->window_end - kReceived,
+                                                     report.window_end - kSent);
+                                           encode(*decoded, again);
+                                         });
+    const EngineStats stats = values.stats();
+    expect_round_trip<proto::EngineStats>([&](auto& m) { encode(stats, kSent, m); },
+                                          [&](const auto& m, auto& again) {
+                                            const auto decoded = decode(m, kReceived, {});
+                                            ASSERT_TRUE(decoded) << decoded.error().message;
+                                            EXPECT_EQ(decoded->finished, stats.finished);
+                                            EXPECT_EQ(decoded->step_seconds.counts,
+                                                      stats.step_seconds.counts);
+                                            encode(*decoded, kReceived, again);
+                                          });
+  }
+}
+
+// Fields that no value of a hundred ever sets were forgotten in the encoder.
+void expect_all_set(const google::protobuf::Message& message,
+                    std::map<std::string, bool>& set_fields) {
+  const auto* fields = message.GetDescriptor();
+  const auto* reflection = message.GetReflection();
+  for (int i = 0; i < fields->field_count(); ++i) {
+    const auto* field = fields->field(i);
+    bool& set = set_fields[field->full_name()];
+    const bool has = field->is_repeated() ? reflection->FieldSize(message, field) > 0
+                                          : reflection->HasField(message, field);
+    set = set || has;
+    if (!has || field->cpp_type() != field->CPPTYPE_MESSAGE) continue;
+    if (field->is_repeated()) {
+      expect_all_set(reflection->GetRepeatedMessage(message, field, 0), set_fields);
+    } else {
+      expect_all_set(reflection->GetMessage(message, field), set_fields);
+    }
+  }
+}
+
+TEST(Wire, EveryFieldIsWritten) {
+  Values values{Rng(2)};
+  std::map<std::string, bool> set;
+  for (int i = 0; i < 100; ++i) {
+    proto::Request request;
+    encode(values.request(), kSent, request);
+    expect_all_set(request, set);
+    proto::TokenEvent event;
+    encode(values.event(), event);
+    expect_all_set(event, set);
+    proto::LoadReport report;
+    encode(values.report(), report);
+    expect_all_set(report, set);
+    proto::EngineStats stats;
+    encode(values.stats(), kSent, stats);
+    expect_all_set(stats, set);
+  }
+  for (const auto& [name, was] : set) EXPECT_TRUE(was) << name;
+  EXPECT_GT(set.size(), 100U);
+}
+
+// A field that is added to one of these values is to be added to cluster.proto, to both
+// wire_*.cpp and to Values above; then here.
+TEST(Wire, NoValueHasGrown) {
+  EXPECT_EQ(sizeof(SamplingParams), 264U);
+  EXPECT_EQ(sizeof(Request), 424U);
+  EXPECT_EQ(sizeof(TokenEvent), 144U);
+  EXPECT_EQ(sizeof(LoadReport), 248U);
+  EXPECT_EQ(sizeof(EngineStats), 744U);
+}
+
+template <class Message, class Decode>
+void expect_refused(const Message& good, const std::function<void(Message&)>& spoil,
+                    const Decode& decode_it, const char* words) {
+  Message bad = good;
+  spoil(bad);
+  const auto result = decode_it(bad);
+  ASSERT_FALSE(result) << words;
+  EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(result.error().message, HasSubstr(words));
+}
+
+TEST(Wire, RefusesRequestsThatNoHonestPeerSends) {
+  proto::Request good;
+  encode(Values{Rng(3)}.request(), kSent, good);
+  const WireLimits limits{.vocabulary = 1 << 20, .max_sequence = 1 << 21, .max_text = 5000};
+  const auto read = [&](const proto::Request& m) { return decode(m, kReceived, limits); };
+  ASSERT_TRUE(read(good));
+  using M = proto::Request;
+  const std::vector<std::pair<const char*, std::function<void(M&)>>> cases = {
+      {"prompt is -1", [](M& m) { m.add_prompt(-1); }},
+      {"prompt is 1048576; it must be from 0 to 1048575", [](M& m) { m.add_prompt(1 << 20); }},
+      {"(limit 2097152)", [](M& m) { m.mutable_prompt()->Resize((1 << 21) + 1, 0); }},
+      {"output is -7", [](M& m) { m.add_output(-7); }},
+      {"max_tokens is 0", [](M& m) { m.set_max_tokens(0); }},
+      {"max_tokens is -2147483648", [](M& m) { m.set_max_tokens(INT32_MIN); }},
+      {"attempt is -1", [](M& m) { m.set_attempt(-1); }},
+      {"arrival", [](M& m) { m.set_arrival_ns(INT64_MIN); }},
+      {"arrival", [](M& m) { m.set_arrival_ns(INT64_MAX); }},
+      {"(limit 5000)", [](M& m) { m.set_trace_id(std::string(5001, 'x')); }},
+      {"grammar",
+       [](M& m) { m.mutable_sampling()->mutable_grammar()->set_gbnf(std::string(5001, 'x')); }},
+      {"biases", [](M& m) { m.mutable_sampling()->add_bias_tokens(1); }},
+      {"biased token",
+       [](M& m) {
+         m.mutable_sampling()->add_bias_tokens(-1);
+         m.mutable_sampling()->add_biases(0);
+       }},
+      {"trigger words has 65537", [](M& m) {
+         for (int i = 0; i < 65537; ++i)
+           m.mutable_sampling()->mutable_grammar()->add_trigger_words("");
+       }}};
+  for (const auto& [words, spoil] : cases) expect_refused<M>(good, spoil, read, words);
+}
+
+TEST(Wire, RefusesEventsAndReportsThatNoHonestPeerSends) {
+  const WireLimits limits;
+  {
+    using M = proto::TokenEvent;
+    proto::TokenEvent good;
+    encode(Values{Rng(4)}.event(), good);
+    const auto read = [&](const M& m) { return decode(m, limits); };
+    ASSERT_TRUE(read(good));
+    const std::vector<std::pair<const char*, std::function<void(M&)>>> cases = {
+        {"finish reason is 5", [](M& m) { m.set_finish(5); }},
+        {"error code is 4294967295", [](M& m) { m.set_error_code(UINT32_MAX); }},
+        {"index is -1", [](M& m) { m.set_index(-1); }},
+        {"token is -1", [](M& m) { m.set_token(-1); }},
+        {"top token", [](M& m) { m.add_top()->set_token(1 << 30); }},
+        {"says nothing", [](M& m) {
+           m.set_has_token(false);
+           m.set_finish(0);
+         }}};
+    for (const auto& [words, spoil] : cases) expect_refused<M>(good, spoil, read, words);
+  }
+  using M = proto::LoadReport;
+  proto::LoadReport good;
+  encode(Values{Rng(5)}.report(), good);
+  const auto read = [&](const M& m) { return decode(m, kReceived, limits); };
+  ASSERT_TRUE(read(good));
+  const std::vector<std::pair<const char*, std::function<void(M&)>>> cases = {
+      {"role is 3", [](M& m) { m.set_role(3); }},
+      {"waiting requests is -1", [](M& m) { m.set_waiting_requests(-1); }},
+      {"context tokens", [](M& m) { m.set_context_tokens(INT64_MAX); }},
+      {"block tokens is 0", [](M& m) { m.set_block_tokens(0); }},
+      {"total blocks is -5", [](M& m) { m.set_total_blocks(-5); }},
+      {"window end", [](M& m) { m.set_window_end_ns(INT64_MIN); }},
+      {"step cost is nan", [](M& m) { m.set_step_base(std::nan("")); }},
+      {"step cost is -1", [](M& m) { m.set_step_per_context_token(-1); }},
+      {"step cost is inf", [](M& m) { m.set_step_base(HUGE_VAL); }},
+      {"4 output quantiles; 3 were due", [](M& m) { m.add_output_quantiles(1); }},
+      {"outlook has 65 entries (limit 64)",
+       [](M& m) {
+         m.clear_outlook();
+         for (int i = 0; i < 65; ++i) m.add_outlook();
+       }},
+      {"seen has 65537 entries", [](M& m) { m.mutable_seen()->Resize(65537, 1); }}};
+  for (const auto& [words, spoil] : cases) expect_refused<M>(good, spoil, read, words);
+}
+
+// Whatever bytes come: an error or a value, and nothing else happens.
+TEST(Wire, BytesThatAreNoMessageDoNoHarm) {
+  Values values{Rng(6)};
+  proto::FromInstance message;
+  encode(values.event(), *message.add_events());
+  encode(values.report(), *message.mutable_report());
+  encode(values.stats(), kSent, *message.mutable_stats());
+  const std::string bytes = message.SerializeAsString();
+  int read = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string damaged = bytes;
+    for (auto n = 1 + values.rng.below(4); n > 0; --n) {
+      damaged[values.rng.below(damaged.size())] = static_cast<char>(values.rng());
+    }
+    proto::FromInstance parsed;
+    if (!parsed.ParseFromString(damaged)) continue;
+    ++read;
+    for (const auto& event : parsed.events()) (void)decode(event, WireLimits{});
+    (void)decode(parsed.report(), kReceived, {});
+    (void)decode(parsed.stats(), kReceived, {});
+  }
+  EXPECT_GT(read, 100);
+}
+
+}  // namespace
+}  // namespace sluice
