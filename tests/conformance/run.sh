@@ -94,10 +94,9 @@ part_schemathesis() {
   # The schema's examples name OpenAI's models. It documents no 4xx at all, so which code an error
   # has is not checked; that an error is none of the server's, and that every 200 fits, is.
   serve --any-model-name
-  local log="$logs/schemathesis.log" status=0 examples=6
-  [[ -n ${QUICK:-} ]] && examples=2
+  local log="$logs/schemathesis.log" status=0
   (cd "$venvs" && schemathesis/bin/st run "$shared/conformance/openai-subset.yaml" \
-    --url "$SLUICE_URL/v1" --max-examples "${EXAMPLES:-$examples}" --phases examples,fuzzing \
+    --url "$SLUICE_URL/v1" --max-examples "${EXAMPLES:-6}" --phases examples,fuzzing \
     --generation-deterministic --continue-on-failure --no-color \
     --exclude-checks status_code_conformance --request-timeout 120) \
     >"$log" 2>&1 || status=$?
@@ -109,16 +108,13 @@ part_schemathesis() {
 part_comply() {
   venv comply llm-comply==0.5.0 || return 1
   serve
-  local format status=0 only=()
-  # Not of the quick ones: images, and answers that a small model has to end itself.
-  local quick=tool-calling,streaming-response,streaming-usage,error-handling
-  for format in openai-chat open-responses anthropic; do
-    if [[ -n ${QUICK:-} ]]; then
-      local prefix=
-      [[ $format == openai-chat ]] && prefix=chat-
-      [[ $format == anthropic ]] && prefix=anth-
-      only=(-f "$prefix${quick//,/,$prefix}")
-    fi
+  local format status=0 only=() formats=(openai-chat open-responses anthropic)
+  if [[ -n ${QUICK:-} ]]; then
+    # Without images, and without answers that a small model has to end itself.
+    formats=(openai-chat)
+    only=(-f chat-tool-calling,chat-streaming-response,chat-streaming-usage,chat-error-handling)
+  fi
+  for format in "${formats[@]}"; do
     "$venvs/comply/bin/llm-comply" run -u "$SLUICE_URL/v1" -k none -m "$(model_name)" \
       --format "$format" --timeout 120 --verbose "${only[@]}" \
       >"$logs/comply-$format.log" 2>&1 || status=$?
