@@ -631,7 +631,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(HandoffWorld, RandomWalksWithAllFaultsEndWell) {
   std::array<int, 4> outcomes{};
-  for (std::uint64_t seed = 1; seed <= 7'000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 30'000; ++seed) {
     Rng rng(seed);
     HandoffWorld world({.losses = 3,
                         .repeats = 3,
