@@ -137,6 +137,7 @@ bool GlobalScheduler::take(TokenEvent& event, std::vector<Queued>& lost, TimePoi
       (event.error.code == ErrorCode::kUnavailable || event.error.code == ErrorCode::kTransport ||
        event.error.code == ErrorCode::kBusy);
   if (instance_failed) {
+    table_.hold(placed.placement.instance);
     lost.push_back({.request = std::make_unique<Request>(std::move(placed.request)),
                     .since = now,
                     .lost = event.error});

@@ -317,6 +317,8 @@ TEST(GlobalScheduler, AnErrorOfTheInstanceIsRetriedAndOneOfTheRequestIsNot) {
       const bool last = attempt == 2 || !c.retried;
       EXPECT_EQ(w.out.ended.contains(RequestId{7}), last);
       if (last) break;
+      EXPECT_EQ(w.instances.taken[RequestId{7}].attempt, attempt) << "at once, where it failed";
+      w.report(1);
       EXPECT_EQ(w.instances.taken[RequestId{7}].attempt, attempt + 1);
     }
     EXPECT_EQ(w.end_of(7).error.code, c.code);

@@ -127,6 +127,13 @@ void LoadTable::remove(InstanceId instance) {
   derive(it->second);
 }
 
+void LoadTable::hold(InstanceId instance) {
+  const auto it = row_of_.find(instance);
+  if (it == row_of_.end()) return;
+  rows_[it->second].draining = true;
+  derive(it->second);
+}
+
 void LoadTable::set_ledger(InstanceId instance, const LedgerLoad& ledger) {
   const auto it = row_of_.find(instance);
   if (it == row_of_.end() || !rows_[it->second].present) return;

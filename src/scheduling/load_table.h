@@ -95,6 +95,8 @@ class LoadTable final {
   ReportOutcome update(LoadReport report, TimePoint now);
   // The instance is gone; reports of this incarnation are ignored from now on.
   void remove(InstanceId instance);
+  // It failed a request, or stops: nothing is placed there until it reports again.
+  void hold(InstanceId instance);
   // Written by the ledger only.
   void set_ledger(InstanceId instance, const LedgerLoad& ledger);
 

@@ -57,6 +57,18 @@ TEST(LoadTable, RefusesNumbersThatNoInstanceHas) {
   EXPECT_EQ(table.find(InstanceId{1}), nullptr);
 }
 
+TEST(LoadTable, WhoIsHeldGetsNothingUntilItReports) {
+  LoadTable table;
+  table.update(report_of(1, 5, 3), kTestStart);
+  table.hold(InstanceId{1});
+  table.hold(InstanceId{2});  // never heard of
+  EXPECT_TRUE(table.find(InstanceId{1})->draining);
+  table.update(report_of(1, 5, 3), kTestStart);  // an old one does not count
+  EXPECT_TRUE(table.find(InstanceId{1})->draining);
+  table.update(report_of(1, 5, 4), kTestStart);
+  EXPECT_FALSE(table.find(InstanceId{1})->draining);
+}
+
 TEST(LoadTable, AGoneInstanceComesBackOnlyAsANewOne) {
   LoadTable table;
   table.update(report_of(1, 5, 3), kTestStart);
