@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -266,10 +267,10 @@ class InstanceRegistry::Impl final : public proto::Cluster::CallbackService, pub
       return reactor;
     }
     bool sent = false;
-    std::string known;
+    std::set<std::string> known;
     for (const auto& session : attached()) {
       const Identity& identity = session->identity();
-      known += (known.empty() ? "" : ", ") + identity.name;
+      known.insert(identity.name);
       if (identity.name != request->instance()) continue;
       sent = session->send(16, [](ToInstance& m) { m.add_commands()->set_drain(true); });
       reply->set_instance(identity.placement.instance.value);
@@ -277,7 +278,7 @@ class InstanceRegistry::Impl final : public proto::Cluster::CallbackService, pub
     reactor->Finish(sent ? grpc::Status::OK
                          : grpc::Status{grpc::StatusCode::NOT_FOUND,
                                         fmt::format("no instance is called '{}'; there are: {}",
-                                                    request->instance(), known)});
+                                                    request->instance(), fmt::join(known, ", "))});
     return reactor;
   }
 
