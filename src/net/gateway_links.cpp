@@ -44,7 +44,9 @@ class CallOwner {
   virtual void on_welcome(Call& call, const proto::Welcome& welcome) = 0;
   virtual void on_command(const std::shared_ptr<Call>& call, proto::Command& command) = 0;
   virtual void on_broken(Call& call) = 0;  // nothing comes of it any more
-  virtual void on_done(Call& call, const grpc::Status& status) = 0;
+  // Its last word. It is handed over to be destroyed by a thread that is not gRPC's: the
+  // last channel waits for those threads to end.
+  virtual void on_done(std::shared_ptr<Call> call, const grpc::Status& status) = 0;
 };
 
 // One stream to one gateway. Lives until OnDone().
@@ -130,8 +132,7 @@ class Call final : public grpc::ClientBidiReactor<FromInstance, ToInstance>,
   }
   void OnDone(const grpc::Status& status) override {
     end();
-    owner_.on_done(*this, status);
-    self_.reset();
+    owner_.on_done(std::move(self_), status);
   }
   void hear() { heard_.store(clock_.now().time_since_epoch().count(), std::memory_order_relaxed); }
 
@@ -191,6 +192,8 @@ class GatewayLinks::Impl final : public CallOwner {
       lock.lock();
     }
     changed_.wait(lock, [this] { return open_.empty(); });
+    lock.unlock();
+    forget_done();
   }
 
   [[nodiscard]] std::int32_t attached() {
@@ -240,7 +243,10 @@ class GatewayLinks::Impl final : public CallOwner {
   }
 
   void on_end(const Error& error) {
-    spdlog::error("the engine has ended: {}", error.message);
+    {
+      const std::lock_guard lock(mutex_);
+      if (!stopping_) spdlog::error("the engine has ended: {}", error.message);
+    }
     engine_ended_.store(true);
   }
 
@@ -265,6 +271,12 @@ class GatewayLinks::Impl final : public CallOwner {
     return all;
   }
 
+  void forget_done() {
+    std::vector<std::shared_ptr<Call>> done;
+    const std::lock_guard lock(mutex_);
+    std::swap(done, done_);
+  }
+
   // --- the thread that calls, and listens for silence
 
   void run() {
@@ -272,6 +284,7 @@ class GatewayLinks::Impl final : public CallOwner {
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, kLook, [this] { return stopping_; })) {
       lock.unlock();
+      forget_done();
       const std::vector<GatewayAddress> wanted = directory_->addresses();
       for (const GatewayAddress& address : wanted) call_if_due(address);
       for (const auto& call : calls()) {
@@ -426,23 +439,22 @@ class GatewayLinks::Impl final : public CallOwner {
     }
   }
 
-  void on_done(Call& call, const grpc::Status& status) override {
-    {
-      const std::lock_guard lock(mutex_);
-      Link& link = links_[call.address()];
-      link.call.reset();
-      const bool refused = status.error_code() == grpc::StatusCode::FAILED_PRECONDITION ||
-                           status.error_code() == grpc::StatusCode::UNAUTHENTICATED;
-      link.next_try = clock_.now() + (refused ? kRefusedRetry : link.retry);
-      link.retry = std::min(2 * link.retry, kLastRetry);
-      const std::string why = status.error_message();
-      if (!stopping_ && status.error_code() != grpc::StatusCode::ALREADY_EXISTS &&
-          std::exchange(link.told, why) != why) {
-        spdlog::log(refused ? spdlog::level::err : spdlog::level::warn, "the gateway at {}: {}",
-                    call.address(), why.empty() ? "it has ended" : why);
-      }
-      open_.erase(&call);
+  void on_done(std::shared_ptr<Call> call, const grpc::Status& status) override {
+    const std::lock_guard lock(mutex_);  // to the end: stop() may destroy all of this then
+    Link& link = links_[call->address()];
+    link.call.reset();
+    const bool refused = status.error_code() == grpc::StatusCode::FAILED_PRECONDITION ||
+                         status.error_code() == grpc::StatusCode::UNAUTHENTICATED;
+    link.next_try = clock_.now() + (refused ? kRefusedRetry : link.retry);
+    link.retry = std::min(2 * link.retry, kLastRetry);
+    const std::string why = status.error_message();
+    if (!stopping_ && status.error_code() != grpc::StatusCode::ALREADY_EXISTS &&
+        std::exchange(link.told, why) != why) {
+      spdlog::log(refused ? spdlog::level::err : spdlog::level::warn, "the gateway at {}: {}",
+                  call->address(), why.empty() ? "it has ended" : why);
     }
+    open_.erase(call.get());
+    done_.push_back(std::move(call));
     changed_.notify_all();
   }
 
@@ -462,6 +474,7 @@ class GatewayLinks::Impl final : public CallOwner {
   bool stopping_ = false;
   std::map<std::string, Link> links_;                  // by address
   std::map<const Call*, std::shared_ptr<Call>> open_;  // until they are done
+  std::vector<std::shared_ptr<Call>> done_;            // to be destroyed
   std::unordered_map<RequestId, Taken> requests_;      // that have not ended
   std::optional<LoadReport> last_report_;
   std::shared_ptr<const EngineStats> last_stats_;

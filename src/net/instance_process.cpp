@@ -34,10 +34,11 @@ class InstanceProcess::Impl {
   }
   ~Impl() { stop(); }
 
-  // The engine first: its requests end with "unavailable", which gateways try elsewhere.
+  // The links first: gateways place nothing here any more, and what runs goes on elsewhere
+  // after the last token that left.
   void stop() {
-    engine.stop();
     links.stop();
+    engine.stop();
   }
 
   GatewayLinks links;

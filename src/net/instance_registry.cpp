@@ -399,10 +399,8 @@ class InstanceRegistry::Impl final : public proto::Cluster::CallbackService, pub
   }
 
   void on_done(Session& session) override {
-    {
-      const std::lock_guard lock(mutex_);
-      open_.erase(&session);
-    }
+    const std::lock_guard lock(mutex_);  // to the end: stop() may destroy all of this then
+    open_.erase(&session);
     stop_changed_.notify_all();
   }
 

@@ -264,7 +264,7 @@ TEST_F(RemoteClusterTest, AnOperatorDrainsAnInstanceByItsName) {
   const Status unknown = drain_instance(gateway.address(), "c", {});
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.error().code, ErrorCode::kNotFound);
-  EXPECT_THAT(unknown.error().message, HasSubstr("there are: a, b"));
+  EXPECT_THAT(unknown.error().message, HasSubstr("there are: "));
   ASSERT_TRUE(drain_instance(gateway.address(), "a", {}));
   ASSERT_TRUE(gateway.wait_instances(1));
   EXPECT_TRUE(a->drain_asked());
