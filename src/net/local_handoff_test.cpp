@@ -23,8 +23,10 @@ HandoffStats total(const ClusterSnapshot& snapshot) {
   return sum;
 }
 
-// Until nothing runs and nothing is held anywhere; the last state seen.
-std::shared_ptr<const ClusterSnapshot> wait_empty(const LocalCluster& cluster) {
+// Until so many have been taken over, both sides say so, nothing runs and nothing is held anywhere;
+// the last state seen. Statistics are up to 90 ms old.
+std::shared_ptr<const ClusterSnapshot> wait_empty(const LocalCluster& cluster,
+                                                  std::int64_t least_taken = 0) {
   std::shared_ptr<const ClusterSnapshot> s;
   for (int i = 0; i < 3000; ++i) {
     s = cluster.snapshot();
@@ -32,7 +34,9 @@ std::shared_ptr<const ClusterSnapshot> wait_empty(const LocalCluster& cluster) {
     for (const InstanceSnapshot& instance : s->instances) {
       empty = empty && instance.stats.kv.granted_blocks == 0 && instance.stats.running.empty();
     }
-    if (empty && total(*s).reservations == 0 && total(*s).leaving == 0) return s;
+    const HandoffStats sum = total(*s);
+    const bool told = sum.taken >= least_taken && sum.taken == sum.source.outcomes[0];
+    if (empty && told && sum.reservations == 0 && sum.leaving == 0) return s;
     std::this_thread::sleep_for(5ms);
   }
   ADD_FAILURE() << "something is held for ever";
@@ -59,10 +63,9 @@ TEST(LocalHandoff, AnswersAreThoseOfOneInstance) {
     EXPECT_EQ(c.recorder.answer(id).tokens, c.model.expected_output(r->prompt, tokens(id))) << id;
   }
   EXPECT_EQ(c.recorder.violations(), 0);
-  const auto snapshot = wait_empty(*c.cluster);
+  const auto snapshot = wait_empty(*c.cluster, kRequests / 2);
   const HandoffStats sum = total(*snapshot);
-  EXPECT_GT(sum.taken, 40);
-  EXPECT_EQ(sum.taken, sum.source.outcomes[0]);
+  EXPECT_GE(sum.taken, kRequests / 2);
   EXPECT_GT(sum.transfer.bytes, 0);
   // Both placements of a request are on record.
   std::map<RequestId, int> placements;
