@@ -135,8 +135,15 @@ class LlamaChat final : public ChatTemplate {
 
   Result<ChatPrompt> apply(const ChatRequest& request) const override {
     TRY(auto inputs, read(request));
+    std::string begun;  // of the answer
+    if (request.continue_final) {
+      begun = std::move(inputs.messages.back().content);
+      inputs.messages.pop_back();
+    }
     try {
-      return apply_checked(request, std::move(inputs));
+      TRY(ChatPrompt prompt, apply_checked(request, std::move(inputs)));
+      prompt.text += begun;
+      return prompt;
     } catch (const std::exception& e) {
       return fail(ErrorCode::kInvalidArgument, std::string("the chat template: ") + e.what());
     }
@@ -204,14 +211,13 @@ class LlamaChat final : public ChatTemplate {
       TRY(const common_json schema, read_schema(request.json_schema));
       inputs.json_schema = schema.dump();
     }
-    inputs.add_generation_prompt = request.add_generation_prompt && !request.continue_final;
+    inputs.add_generation_prompt = request.add_generation_prompt || request.continue_final;
     if (request.continue_final) {
       if (inputs.messages.back().role != "assistant" ||
           !inputs.messages.back().tool_calls.empty()) {
         return fail(ErrorCode::kInvalidArgument,
                     "continue_final_message needs a last message that is an assistant's text");
       }
-      inputs.continue_final_message = COMMON_CHAT_CONTINUATION_AUTO;
     }
     inputs.parallel_tool_calls = request.parallel_tool_calls;
     inputs.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
