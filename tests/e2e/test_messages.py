@@ -35,9 +35,9 @@ def test_a_stream_says_the_same(server):
 def test_a_tool_is_used_and_its_result_read(server):
     question = {"role": "user", "content": "Roll two dice."}
     body = {"model": server.model_id(), "max_tokens": 96, "temperature": 0, "tools": [ROLL]}
+    one_call = {"type": "any", "disable_parallel_tool_use": True}
     status, answer = server.post("/v1/messages", {**body, "messages": [question],
-                                                  "tool_choice": {"type": "any",
-                                                                  "disable_parallel_tool_use": True}})
+                                                  "tool_choice": one_call})
     assert status == 200, answer
     assert answer["stop_reason"] == "tool_use"
     use = next(block for block in answer["content"] if block["type"] == "tool_use")
