@@ -394,7 +394,7 @@ TEST(Completions, TimingsOnRequest) {
 TEST(Completions, BadWordsBecomeBannedTokens) {
   Bench bench;
   ASSERT_EQ(bench.post(kText, R"({"prompt":"a","bad_words":["no"]})").status, 200);
-  const auto& banned = bench.serving.submitted()[0].sampling.banned_sequences;
+  const auto banned = bench.serving.submitted()[0].sampling.banned_sequences;
   EXPECT_EQ(banned, (std::vector<std::vector<Token>>{{'n', 'o'}, {' ', 'n', 'o'}}));
 }
 
