@@ -62,12 +62,6 @@ void GlobalScheduler::on_report(LoadReport report, TimePoint now) {
   serve_queue(now);
 }
 
-void GlobalScheduler::on_finished(RequestId request, TimePoint now) {
-  placed_.erase(request);
-  ledger_.remove(request);
-  serve_queue(now);
-}
-
 void GlobalScheduler::runs_at(RequestId request, const Placement& placement, TimePoint now) {
   const auto it = placed_.find(request);
   if (it == placed_.end()) {

@@ -67,8 +67,6 @@ class GlobalScheduler final {
   void cancel(RequestId request, TimePoint now);
   // What an instance says of its requests; passed on to the sink.
   void on_tokens(std::vector<TokenEvent>&& events, TimePoint now);
-  // The request has ended, and the sink knows.
-  void on_finished(RequestId request, TimePoint now);
   // It was handed over and runs there now; if it has ended, nobody wants it there.
   void runs_at(RequestId request, const Placement& placement, TimePoint now);
   // A decision of an instance's local scheduler, for the record.

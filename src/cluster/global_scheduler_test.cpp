@@ -63,6 +63,13 @@ struct World {
     scheduler.on_report(std::move(r), now);
   }
   // An instance with all slots taken and a queue of its own.
+  void finish(std::uint64_t id) {
+    TokenEvent event;
+    event.request = RequestId{id};
+    event.attempt = instances.taken[RequestId{id}].attempt;
+    event.finish = FinishReason::kLength;
+    scheduler.on_tokens({event}, now);
+  }
   void report_full(std::uint32_t instance) {
     LoadReport r = idle_report(instance, ++sequence[instance]);
     r.running_sequences = 64;
@@ -112,7 +119,7 @@ TEST(GlobalScheduler, TheLedgerEndsWithTheReportThatSawTheRequest) {
   w.report(1, {7});
   EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 0);
   w.submit(8);
-  w.scheduler.on_finished(RequestId{8}, w.now);  // ended before any report
+  w.finish(8);  // ended before any report
   EXPECT_EQ(w.scheduler.loads().find(InstanceId{1})->ledger.requests, 0);
   w.submit(9);
   w.scheduler.tick(w.now + 11s);
@@ -216,11 +223,11 @@ TEST(GlobalScheduler, CancelGoesWhereTheRequestIs) {
   w.submit(2);  // placed
   w.scheduler.cancel(RequestId{2}, w.now);
   EXPECT_THAT(w.instances.cancelled, testing::ElementsAre(std::pair(InstanceId{4}, RequestId{2})));
-  w.scheduler.on_finished(RequestId{2}, w.now);
+  w.finish(2);
   w.scheduler.cancel(RequestId{2}, w.now);   // finished
   w.scheduler.cancel(RequestId{99}, w.now);  // never there
   EXPECT_EQ(w.instances.cancelled.size(), 1U);
-  EXPECT_EQ(w.out.ended.size(), 1U);
+  EXPECT_EQ(w.out.ended.size(), 2U);
   EXPECT_TRUE(w.scheduler.idle());
 }
 
@@ -254,11 +261,11 @@ TEST(GlobalScheduler, TheRequestsOfALostInstanceGoElsewhereAndNoOthers) {
   w.report(2);
   for (std::uint64_t id = 1; id <= 20; ++id) w.submit(id);
   std::set<std::uint64_t> moved = placed_on(w, 1);
-  w.scheduler.on_finished(RequestId{*moved.begin()}, w.now);
+  w.finish(*moved.begin());
   moved.erase(moved.begin());
   const std::size_t stayed = placed_on(w, 2).size();
   lose(w, 1);
-  EXPECT_TRUE(w.out.ended.empty());
+  EXPECT_EQ(w.out.ended.size(), 1U);
   EXPECT_EQ(placed_on(w, 2).size(), stayed + moved.size());
   for (const std::uint64_t id : moved) EXPECT_EQ(w.instances.taken[RequestId{id}].attempt, 1);
   EXPECT_EQ(w.scheduler.snapshot(w.now).retries, std::ssize(moved));
@@ -400,7 +407,7 @@ TEST(GlobalScheduler, DrainRefusesNewRequestsAndServesQueuedOnes) {
   w.report(1);
   EXPECT_EQ(w.instances.sent.size(), 1U);
   EXPECT_FALSE(w.scheduler.idle());
-  w.scheduler.on_finished(RequestId{1}, w.now);
+  w.finish(1);
   EXPECT_TRUE(w.scheduler.idle());
 }
 
@@ -415,7 +422,7 @@ TEST(GlobalScheduler, FollowsPrefixes) {
     request->max_tokens = 10;
     w.scheduler.submit(std::move(request), w.now);
     const InstanceId used = w.instances.sent[RequestId{id}].instance;
-    w.scheduler.on_finished(RequestId{id}, w.now);
+    w.finish(id);
     return used;
   };
   const InstanceId first = submit(1, 1);
@@ -429,7 +436,7 @@ TEST(GlobalScheduler, KeepsTheLast256Decisions) {
   for (std::uint64_t id = 1; id <= 300; ++id) {
     w.report(1);
     w.submit(id, 10, 1);
-    w.scheduler.on_finished(RequestId{id}, w.now);
+    w.finish(id);
   }
   const ClusterSnapshot s = w.scheduler.snapshot(w.now);
   ASSERT_EQ(s.decisions.size(), 256U);
