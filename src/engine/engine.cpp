@@ -242,6 +242,7 @@ void Engine::give_way(SequenceId id) {
 }
 
 void Engine::admit_waiting() {
+  if (running_.size() >= static_cast<std::size_t>(options_.max_running)) return;
   std::vector<Sequence*> order = waiting_.order(tenants_);
   for (std::size_t i = 0; i < order.size();) {
     if (running_.size() >= static_cast<std::size_t>(options_.max_running)) return;
