@@ -35,8 +35,8 @@ BUILD = ROOT / "build"
 # ThreadSanitizer: it would report the pool's own synchronisation.
 TSAN_TARGETS = r"^(base|net|gateway)_test$"
 # What runs under AddressSanitizer: all but the graphs, since ggml is built without it.
-DEV_TARGETS = (r"^(base|memory|engine|scheduling|cluster|simulation|simulate|net|gateway|model)"
-               r"_test$")
+DEV_TARGETS = (r"^((base|memory|engine|scheduling|transfer|cluster|simulation|simulate|net|gateway"
+               r"|model)_test|dst)$")
 PARITY_TESTS = r"^model_parity_test$"
 
 
@@ -208,7 +208,7 @@ def dev():
 def tsan():
     prefix = fixed_addresses()
     build("tsan", TSAN_TARGETS, prefix=prefix)
-    return ctest("tsan", "-L", "unit", "-E", "_NOT_BUILT", prefix=prefix,
+    return ctest("tsan", "-L", "unit", "-E", "_NOT_BUILT|^dst", prefix=prefix,
                  env={"TSAN_OPTIONS": "halt_on_error=1"})
 
 
