@@ -9,25 +9,29 @@ import struct
 import threading
 import time
 
+import openai
 import pytest
 
 from sluice_server import HOST, model_file, run_sluice
 
 
 def stream_tokens(server, count: int, arrivals: list, done: list):
-    """Reads one stream to its end in a thread; (text chunks, finish reason) go into done."""
+    """Reads one stream to its end in a thread; (tokens, finish reason) go into done, or the error."""
     def read():
         with server.client() as client:
             reason = None
-            for chunk in client.completions.create(
-                    model=server.model_id(), prompt="Once", max_tokens=count, temperature=0,
-                    stream=True, extra_body={"ignore_eos": True},
-                    stream_options={"include_usage": True}):
-                if chunk.choices:
-                    arrivals.append(time.monotonic())
-                    reason = chunk.choices[0].finish_reason or reason
-                if chunk.usage:
-                    done.append((chunk.usage.completion_tokens, reason))
+            try:
+                for chunk in client.completions.create(
+                        model=server.model_id(), prompt="Once", max_tokens=count, temperature=0,
+                        stream=True, extra_body={"ignore_eos": True},
+                        stream_options={"include_usage": True}):
+                    if chunk.choices:
+                        arrivals.append(time.monotonic())
+                        reason = chunk.choices[0].finish_reason or reason
+                    if chunk.usage:
+                        done.append((chunk.usage.completion_tokens, reason))
+            except openai.APIError as error:
+                done.append(error)
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -37,7 +41,7 @@ def stream_tokens(server, count: int, arrivals: list, done: list):
 def wait_for(condition, limit_s: float = 60):
     deadline = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, f"waited {limit_s} s in vain"
         time.sleep(0.02)
 
 
@@ -94,19 +98,12 @@ def test_a_second_sigterm_stops_what_runs(start):
 def test_the_drain_has_a_limit(start):
     server = start("--context", 8192, "--drain-seconds", 1)
     arrivals, done = [], []
-
-    def read():
-        try:
-            stream_tokens(server, 8000, arrivals, done).join()
-        except Exception:
-            pass
-
-    reader = threading.Thread(target=read)
-    reader.start()
+    reader = stream_tokens(server, 8000, arrivals, done)
     wait_for(lambda: len(arrivals) > 2)
     server.process.send_signal(signal.SIGTERM)
     server.process.wait(15)
     reader.join(30)
+    assert "shutting down" in str(done[0]), "a stream never ends in silence"
 
 
 # --- start-up errors: one line, exit code 2
