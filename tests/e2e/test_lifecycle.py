@@ -16,7 +16,7 @@ from sluice_server import HOST, model_file, run_sluice
 
 
 def stream_tokens(server, count: int, arrivals: list, done: list):
-    """Reads one stream to its end in a thread; (tokens, finish reason) go into done, or the error."""
+    """Reads one stream to its end in a thread; (tokens, reason) or the error goes into done."""
     def read():
         with server.client() as client:
             reason = None
