@@ -148,8 +148,36 @@ Result<Trace> parse_trace(const std::string& path, const std::string& text) {
   return trace;
 }
 
+Result<Trace> parse_synthetic(const std::string& words, std::uint64_t seed) {
+  std::array<double, 4> numbers{};
+  std::string_view rest = words;
+  for (double& number : numbers) {
+    const std::size_t end = rest.find(':');
+    const auto value = number_of(rest.substr(0, end));
+    if (!value || !(*value > 0) || *value > 1e8) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("\"{}\" is not REQUESTS:RATE:PROMPT:ANSWER, each above 0 and at most "
+                              "100000000",
+                              words));
+    }
+    number = *value;
+    rest = end == std::string_view::npos ? std::string_view{} : rest.substr(end + 1);
+  }
+  return synthesize({.requests = static_cast<std::size_t>(numbers[0]),
+                     .rate = numbers[1],
+                     .median_prompt = numbers[2],
+                     .median_output = numbers[3],
+                     .seed = seed});
+}
+
 Result<Trace> read_trace(const TraceSource& source) {
   std::string path = source.name_or_path;
+  constexpr std::string_view kSynthetic = "synthetic:";
+  if (path.starts_with(kSynthetic)) {
+    TRY(Trace made, parse_synthetic(path.substr(kSynthetic.size()), source.seed));
+    made.name = path;
+    return made;
+  }
   for (const NamedTrace& named : kNamed) {
     if (path == named.name) path = source.folder + "/" + named.path;
   }

@@ -36,6 +36,10 @@ struct NamedTrace {
 // Requests without an answer (output 0) are left out.
 [[nodiscard]] Result<Trace> read_trace(const TraceSource& source);
 
+// "REQUESTS:RATE:PROMPT:ANSWER": Poisson arrivals a second, log-normal lengths of
+// these medians. kInvalidArgument: not four numbers.
+[[nodiscard]] Result<Trace> parse_synthetic(const std::string& words, std::uint64_t seed);
+
 // Of the lines themselves; `path` is for messages. For tests and other readers.
 [[nodiscard]] Result<Trace> parse_trace(const std::string& path, const std::string& text);
 

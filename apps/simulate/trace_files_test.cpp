@@ -93,6 +93,18 @@ TEST(TraceFiles, BadRowsAreNamedByLine) {
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
 }
 
+TEST(TraceFiles, SyntheticOnesAreDrawn) {
+  const auto trace = read_trace({.name_or_path = "synthetic:2000:50:300:40", .seed = 3});
+  ASSERT_TRUE(trace) << trace.error().message;
+  ASSERT_EQ(trace->requests.size(), 2000U);
+  EXPECT_NEAR(to_seconds(trace->span()), 40, 4);
+  int longer = 0;
+  for (const TraceRequest& r : trace->requests) longer += r.prompt_tokens > 300 ? 1 : 0;
+  EXPECT_NEAR(longer, 1000, 100);
+  EXPECT_FALSE(read_trace({.name_or_path = "synthetic:2000:50"}));
+  EXPECT_FALSE(read_trace({.name_or_path = "synthetic:2000:0:1:1"}));
+}
+
 TEST(TraceFiles, ServeGenIsDrawnAtTheClientsRates) {
   const std::string rates =
       "client,t,rate,cv,pattern,arg1,arg2\n"

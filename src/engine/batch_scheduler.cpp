@@ -4,12 +4,14 @@
 
 namespace sluice {
 
-std::int32_t BatchScheduler::prefill_budget(const StepShape& decode,
+std::int32_t BatchScheduler::prefill_budget(const StepShape& decode, std::int32_t position,
                                             const StepTimeModel& step_time) const {
   const std::int32_t room = options_.max_step_tokens - decode.decode_sequences;
   if (decode.decode_sequences == 0 || room <= options_.min_chunk_tokens) return std::max(room, 0);
   // Step time is linear in prefill tokens, so the target is met by division.
-  const double per_token = step_time.coefficients().per_prefill_token;
+  const StepTimeCoefficients& c = step_time.coefficients();
+  // Each row of the chunk also reads what its sequence has already.
+  const double per_token = c.per_prefill_token + c.per_prefill_context * position;
   if (per_token <= 0) return room;
   const double alone = to_seconds(step_time.predict(decode));
   const double spare =
@@ -31,7 +33,10 @@ BatchPlan BatchScheduler::plan(std::span<const BatchCandidate> candidates,
     plan.shape.context_tokens += c.computed + 1;
   }
 
-  std::int32_t budget = prefill_budget(plan.shape, step_time);
+  const auto first = std::find_if(candidates.begin(), candidates.end(),
+                                  [](const BatchCandidate& c) { return !c.decoding; });
+  if (first == candidates.end()) return plan;
+  std::int32_t budget = prefill_budget(plan.shape, first->computed, step_time);
   std::int32_t scored_budget = options_.max_scored_tokens;
   for (std::size_t i = 0; i < candidates.size() && budget > 0; ++i) {
     const BatchCandidate& c = candidates[i];
@@ -44,8 +49,10 @@ BatchPlan BatchScheduler::plan(std::span<const BatchCandidate> candidates,
         {.candidate = i, .num_tokens = tokens, .samples = tokens == c.left_to_compute});
     plan.shape.prefill_tokens += tokens;
     // Row j of the chunk reads computed + j + 1 tokens of context.
-    plan.shape.context_tokens += static_cast<std::int64_t>(tokens) * c.computed +
+    const std::int64_t context = static_cast<std::int64_t>(tokens) * c.computed +
                                  static_cast<std::int64_t>(tokens) * (tokens + 1) / 2;
+    plan.shape.context_tokens += context;
+    plan.shape.prefill_context += context;
     budget -= tokens;
   }
   return plan;

@@ -59,8 +59,9 @@ class BatchScheduler final {
                                const StepTimeModel& step_time) const;
 
  private:
-  // Prefill tokens that this step may hold beside its decode rows.
-  [[nodiscard]] std::int32_t prefill_budget(const StepShape& decode,
+  // Prefill tokens that this step may hold beside its decode rows, of a sequence
+  // that has come to `position`.
+  [[nodiscard]] std::int32_t prefill_budget(const StepShape& decode, std::int32_t position,
                                             const StepTimeModel& step_time) const;
 
   const BatchOptions options_;

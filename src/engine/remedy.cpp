@@ -20,8 +20,9 @@ Duration recompute_cost(const StepTimeModel& step_time, std::int32_t tokens,
   CHECK_GT(step_tokens, 0);
   const std::int64_t steps = (tokens + step_tokens - 1) / step_tokens;
   // Token i reads i + 1 tokens of context.
-  const StepShape all{.prefill_tokens = tokens,
-                      .context_tokens = std::int64_t{tokens} * (tokens + std::int64_t{1}) / 2};
+  const std::int64_t context = std::int64_t{tokens} * (tokens + std::int64_t{1}) / 2;
+  const StepShape all{
+      .prefill_tokens = tokens, .context_tokens = context, .prefill_context = context};
   const StepTimeCoefficients& c = step_time.coefficients();
   return from_seconds(c.seconds(all) + c.base * static_cast<double>(steps - 1));
 }

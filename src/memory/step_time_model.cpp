@@ -6,12 +6,13 @@
 namespace sluice {
 namespace {
 
-using Vector = std::array<double, 4>;
+constexpr std::size_t kTerms = 5;
+using Vector = std::array<double, kTerms>;
 
 // A laptop's small model; the first observed steps correct it.
-constexpr StepTimeCoefficients kInitial{2e-3, 2e-4, 1e-3, 1e-8};
-// Typical sizes of the terms, so that the four unknowns are alike.
-constexpr Vector kScale{1, 256, 16, 16384};
+constexpr StepTimeCoefficients kInitial{2e-3, 2e-4, 1e-3, 1e-8, 1e-8};
+// Typical sizes of the terms, so that the unknowns are alike.
+constexpr Vector kScale{1, 256, 16, 16384, 65536};
 constexpr double kForgetting = 0.99;      // along what a step measures
 constexpr double kFading = 0.99;          // of all else
 constexpr double kInitialVariance = 1e4;  // relative to the coefficients' own size
@@ -25,7 +26,8 @@ constexpr double kLeastSeconds = 1e-6;
 
 Vector features(const StepShape& shape) {
   return {1 / kScale[0], shape.prefill_tokens / kScale[1], shape.decode_sequences / kScale[2],
-          static_cast<double>(shape.context_tokens) / kScale[3]};
+          static_cast<double>(shape.context_tokens - shape.prefill_context) / kScale[3],
+          static_cast<double>(shape.prefill_context) / kScale[4]};
 }
 
 }  // namespace
@@ -33,7 +35,8 @@ Vector features(const StepShape& shape) {
 double StepTimeCoefficients::seconds(const StepShape& shape) const {
   return base + per_prefill_token * shape.prefill_tokens +
          per_decode_sequence * shape.decode_sequences +
-         per_context_token * static_cast<double>(shape.context_tokens);
+         per_context_token * static_cast<double>(shape.context_tokens - shape.prefill_context) +
+         per_prefill_context * static_cast<double>(shape.prefill_context);
 }
 
 StepTimeModel::StepTimeModel() : StepTimeModel(kInitial) {}
@@ -41,9 +44,10 @@ StepTimeModel::StepTimeModel() : StepTimeModel(kInitial) {}
 StepTimeModel::StepTimeModel(StepTimeCoefficients initial)
     : coefficients_(initial),
       scaled_{initial.base * kScale[0], initial.per_prefill_token * kScale[1],
-              initial.per_decode_sequence * kScale[2], initial.per_context_token * kScale[3]} {
+              initial.per_decode_sequence * kScale[2], initial.per_context_token * kScale[3],
+              initial.per_prefill_context * kScale[4]} {
   // Known to about its own size, or to a millisecond if it says nothing.
-  for (std::size_t i = 0; i < 4; ++i) {
+  for (std::size_t i = 0; i < kTerms; ++i) {
     const double size = scaled_[i] > 0 ? scaled_[i] : 1e-3;
     covariance_[i][i] = kInitialVariance * size * size;
   }
@@ -67,7 +71,7 @@ void StepTimeModel::observe(const StepShape& shape, Duration took) {
   Vector x = features(shape);
   for (double& value : x) value /= seconds;
   double residual = 1;
-  for (std::size_t i = 0; i < 4; ++i) residual -= scaled_[i] * x[i];
+  for (std::size_t i = 0; i < kTerms; ++i) residual -= scaled_[i] * x[i];
   if (observations_ > kWarmUp) {
     const double limit = std::max(kClip * deviation_, kLeastClip);
     residual = std::clamp(residual, -limit, limit);
@@ -77,8 +81,8 @@ void StepTimeModel::observe(const StepShape& shape, Duration took) {
 
   Vector px{};
   double xpx = 0;
-  for (std::size_t i = 0; i < 4; ++i) {
-    for (std::size_t j = 0; j < 4; ++j) px[i] += covariance_[i][j] * x[j];
+  for (std::size_t i = 0; i < kTerms; ++i) {
+    for (std::size_t j = 0; j < kTerms; ++j) px[i] += covariance_[i][j] * x[j];
     xpx += x[i] * px[i];
   }
   if (!(xpx > 0)) return;
@@ -86,12 +90,12 @@ void StepTimeModel::observe(const StepShape& shape, Duration took) {
   // slowly and within bounds: what is not excited for long must not become
   // unknown without end.
   const double shrink = (kForgetting * xpx - (1 - kForgetting)) / (kForgetting * xpx * (1 + xpx));
-  for (std::size_t i = 0; i < 4; ++i) {
+  for (std::size_t i = 0; i < kTerms; ++i) {
     scaled_[i] += px[i] / (1 + xpx) * residual;
-    for (std::size_t j = 0; j < 4; ++j) covariance_[i][j] -= shrink * px[i] * px[j];
+    for (std::size_t j = 0; j < kTerms; ++j) covariance_[i][j] -= shrink * px[i] * px[j];
   }
   bool may_fade = true;
-  for (std::size_t i = 0; i < 4; ++i) {
+  for (std::size_t i = 0; i < kTerms; ++i) {
     may_fade &= covariance_[i][i] < kMostVariance * mean_seconds_ * mean_seconds_;
   }
   if (may_fade) {
@@ -107,24 +111,24 @@ void StepTimeModel::observe(const StepShape& shape, Duration took) {
 void StepTimeModel::publish() {
   Vector best = scaled_;
   auto covariance = covariance_;
-  for (int round = 0; round < 4; ++round) {
+  for (std::size_t round = 0; round < kTerms; ++round) {
     std::size_t worst = 0;
-    for (std::size_t i = 1; i < 4; ++i) worst = best[i] < best[worst] ? i : worst;
+    for (std::size_t i = 1; i < kTerms; ++i) worst = best[i] < best[worst] ? i : worst;
     if (best[worst] >= 0) break;
     const double variance = covariance[worst][worst];
     const Vector row = covariance[worst];
     if (variance > 0) {
       const double excess = best[worst];
-      for (std::size_t i = 0; i < 4; ++i) {
+      for (std::size_t i = 0; i < kTerms; ++i) {
         best[i] -= row[i] / variance * excess;
-        for (std::size_t j = 0; j < 4; ++j) covariance[i][j] -= row[i] * row[j] / variance;
+        for (std::size_t j = 0; j < kTerms; ++j) covariance[i][j] -= row[i] * row[j] / variance;
       }
     }
     best[worst] = 0;
   }
   for (double& value : best) value = std::isfinite(value) ? std::max(value, 0.0) : 0.0;
   coefficients_ = {best[0] / kScale[0], best[1] / kScale[1], best[2] / kScale[2],
-                   best[3] / kScale[3]};
+                   best[3] / kScale[3], best[4] / kScale[4]};
 }
 
 }  // namespace sluice

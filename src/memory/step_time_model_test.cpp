@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/rng.h"
@@ -123,6 +124,32 @@ TEST(StepTimeModel, LongDecodeDoesNotForgetPrefill) {
     model.observe(shape, from_seconds(kTruth.seconds(shape) * noise));
   }
   EXPECT_LT(error(model, kTruth, Rng(99)), 0.2);
+}
+
+// A GPU: what a prefill row reads costs a fiftieth of what a decode row reads, and
+// prompts are long. Both must come out, or nothing else does.
+TEST(StepTimeModel, TellsPrefillContextFromDecodeContext) {
+  const StepTimeCoefficients gpu{6e-3, 2e-5, 5e-6, 4e-8, 7.5e-10};
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    StepTimeModel model;
+    double worst = 0;
+    for (int i = 0; i < 3000; ++i) {
+      const auto rows = static_cast<std::int32_t>(rng.below(60));
+      const auto chunk = static_cast<std::int32_t>(rng.below(3) == 0 ? 1 + rng.below(2048) : 0);
+      if (rows + chunk == 0) continue;
+      const std::int64_t read = std::int64_t{chunk} * static_cast<std::int64_t>(rng.below(80000));
+      const StepShape shape{.prefill_tokens = chunk,
+                            .decode_sequences = rows,
+                            .context_tokens = rows * std::int64_t{13000} + read,
+                            .prefill_context = read};
+      const double took = gpu.seconds(shape);
+      if (i > 500) worst = std::max(worst, std::abs(to_seconds(model.predict(shape)) / took - 1));
+      model.observe(shape, from_seconds(took * (1 + 0.04 * (rng.uniform() - 0.5))));
+    }
+    EXPECT_LT(worst, 0.15);
+  }
 }
 
 }  // namespace

@@ -89,6 +89,7 @@ Judgement judge(const LoadRow& row, const PlacementQuery& query, const Placement
   }
   const std::int32_t uncached = query.prompt_tokens - cached_tokens(query, row.instance);
   result.ttft_s = wait + uncached * row.token_s;
+  result.cost_s = row.cost_of(wait, uncached);
   return result;
 }
 

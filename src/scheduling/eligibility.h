@@ -21,6 +21,7 @@ namespace sluice {
 struct Judgement {
   Rejection rejection = Rejection::kNone;
   double ttft_s = 0;     // predicted time to first token
+  double cost_s = 0;     // and what others there pay for it
   double room_in_s = 0;  // when rejected for load: until that may change
 };
 

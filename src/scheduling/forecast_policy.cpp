@@ -85,7 +85,7 @@ class Pass {
 
   // No row below can be eligible and cost at most `limit`.
   [[nodiscard]] bool excluded(const LoadBounds& b, double limit) const {
-    if ((b.roles & role_bit_) == 0 || b.newest < oldest_ || b.cost_s[0] > max_wait_s_) return true;
+    if ((b.roles & role_bit_) == 0 || b.newest < oldest_ || b.wait_s > max_wait_s_) return true;
     if (b.waiting >= limits_.max_waiting) return true;
     if (relaxed_
             ? b.waiting >= limits_.relaxed_waiting
@@ -102,13 +102,13 @@ class Pass {
     if (record_.candidates.size() < kMaxCandidates || j.rejection == Rejection::kNone) {
       record_.candidates.push_back({.instance = row.instance,
                                     .rejection = j.rejection,
-                                    .cost = j.ttft_s,
+                                    .cost = j.cost_s,
                                     .predicted_ttft_s = j.ttft_s,
                                     .report_age = query_.now - row.received_at});
     }
     if (j.rejection == Rejection::kNone) {
-      eligible_.push_back({i, j.ttft_s});
-      least_ = std::min(least_, j.ttft_s);
+      eligible_.push_back({i, j.cost_s});
+      least_ = std::min(least_, j.cost_s);
     } else if (j.rejection == Rejection::kMemory || j.rejection == Rejection::kWait) {
       room_in_s_ = std::min(room_in_s_, j.room_in_s);
     }

@@ -29,18 +29,20 @@ struct LoadBounds {
   static constexpr std::array<float, 4> kPrompts = {0, 256, 2048, 16384};
   static constexpr float kNever = std::numeric_limits<float>::infinity();
 
-  std::array<float, 4> cost_s{kNever, kNever, kNever, kNever};  // for kPrompts
-  float token_s = kNever;
+  std::array<float, 4> cost_s{kNever, kNever, kNever, kNever};     // for kPrompts
+  float token_s = kNever;                                          // of the cost, a prompt token
+  float wait_s = kNever;                                           // shortest wait
   std::int32_t output = std::numeric_limits<std::int32_t>::max();  // shortest likely output
   std::int64_t free_tokens = -1;        // most room at the end of the outlook
   TimePoint newest = TimePoint::min();  // latest report
   std::int32_t waiting = std::numeric_limits<std::int32_t>::max();  // shortest own queue
   std::uint8_t roles = 0;  // bit set of wanted roles that it serves
 
-  void set_cost(double wait, double per_token) {
+  // Cost of a prompt of n tokens: at_once + n * per_token.
+  void set_cost(double at_once, double per_token) {
     constexpr double kRoundDown = 1 - 1e-6;  // floats must stay bounds
     for (std::size_t i = 0; i < cost_s.size(); ++i) {
-      cost_s[i] = static_cast<float>((wait + per_token * kPrompts[i]) * kRoundDown);
+      cost_s[i] = static_cast<float>((at_once + per_token * kPrompts[i]) * kRoundDown);
     }
     token_s = static_cast<float>(per_token * kRoundDown);
   }
@@ -59,6 +61,7 @@ struct LoadBounds {
   void widen(const LoadBounds& b) {
     for (std::size_t i = 0; i < cost_s.size(); ++i) cost_s[i] = std::min(cost_s[i], b.cost_s[i]);
     token_s = std::min(token_s, b.token_s);
+    wait_s = std::min(wait_s, b.wait_s);
     output = std::min(output, b.output);
     free_tokens = std::max(free_tokens, b.free_tokens);
     newest = std::max(newest, b.newest);

@@ -48,6 +48,8 @@ struct LoadRow {
   double token_s = 0;       // of one more prefill token, > 0
   double wait_s = 0;        // until a request that comes now gets its turn
   double window_end_s = 0;  // after received_at
+  double crowd = 1;         // weight of a second of prefill: it delays all that runs there
+  double decode_s = 0;      // that the pace of decoding there adds to the cost
 
   std::int32_t running = 0;
   std::int32_t waiting = 0;
@@ -73,6 +75,10 @@ struct LoadRow {
   [[nodiscard]] bool has_slot() const { return max_running == 0 || outstanding() < max_running; }
   [[nodiscard]] bool serves(Role wanted) const { return role == Role::kUnified || role == wanted; }
   [[nodiscard]] std::int64_t capacity_tokens() const { return total_blocks * block_tokens; }
+  // Of a request that waits so long and then has so many tokens computed.
+  [[nodiscard]] double cost_of(double wait, double tokens) const {
+    return (wait + tokens * token_s) * crowd + decode_s;
+  }
   // Blocks not spoken for at a point.
   [[nodiscard]] std::int64_t headroom(std::size_t point) const {
     return point_free[point] - waiting_blocks - ledger.blocks;

@@ -145,7 +145,7 @@ TEST(LoadIndex, BoundsHoldForAllRows) {
     for (std::size_t n = index.leaves() + i; n > 0; n /= 2) {
       const LoadBounds& b = index.node(n);
       for (const std::int32_t prompt : {1, 200, 256, 999, 5000, 16384, 100'000}) {
-        ASSERT_LE(b.cost(prompt), row.wait_s + prompt * row.token_s);
+        ASSERT_LE(b.cost(prompt), row.cost_of(row.wait_s, prompt));
       }
       ASSERT_GE(b.newest, row.received_at);
       ASSERT_LE(b.waiting, row.queue_length());

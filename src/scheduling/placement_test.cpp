@@ -334,7 +334,7 @@ TEST(Forecast, TheIndexFindsTheLeastCost) {
     double least = std::numeric_limits<double>::infinity();
     for (const LoadRow& row : table.rows()) {
       const Judgement j = judge(row, q, limits, /*relaxed=*/false);
-      if (j.rejection == Rejection::kNone) least = std::min(least, j.ttft_s);
+      if (j.rejection == Rejection::kNone) least = std::min(least, j.cost_s);
     }
     const Decision d = make_forecast_policy(limits, Rng(seed))->place(q, table);
     if (least == std::numeric_limits<double>::infinity()) {
@@ -344,7 +344,7 @@ TEST(Forecast, TheIndexFindsTheLeastCost) {
     ASSERT_EQ(d.outcome, PlacementOutcome::kPlaced) << "seed " << seed;
     const Judgement chosen = judge(*table.find(d.placement->instance), q, limits, false);
     ASSERT_EQ(chosen.rejection, Rejection::kNone);
-    ASSERT_EQ(chosen.ttft_s, least) << "seed " << seed;
+    ASSERT_EQ(chosen.cost_s, least) << "seed " << seed;
     ++placed;
   }
   EXPECT_GT(placed, 30);
@@ -364,11 +364,11 @@ TEST(Forecast, TheLimitedSearchIsNearlyAsGood) {
       double least = std::numeric_limits<double>::infinity();
       for (const LoadRow& row : table.rows()) {
         const Judgement j = judge(row, q, {}, /*relaxed=*/false);
-        if (j.rejection == Rejection::kNone) least = std::min(least, j.ttft_s);
+        if (j.rejection == Rejection::kNone) least = std::min(least, j.cost_s);
       }
       const Decision d = p->place(q, table);
       ASSERT_EQ(d.outcome, PlacementOutcome::kPlaced);
-      ratios += judge(*table.find(d.placement->instance), q, {}, false).ttft_s / least;
+      ratios += judge(*table.find(d.placement->instance), q, {}, false).cost_s / least;
     }
     EXPECT_LT(ratios / kRounds, 1.08) << "memory in use " << fill;
   }
