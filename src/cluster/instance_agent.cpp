@@ -86,8 +86,13 @@ LoadReport InstanceAgent::make_report(TimePoint now) {
   r.window_number = load.window_number;
   r.window_end = load.window_end;
   add_outlook(load, r);
-  r.step = {load.step.base, load.step.per_prefill_token, load.step.per_decode_sequence,
-            load.step.per_context_token};
+  r.step = {load.step.base,
+            load.step.per_prefill_token,
+            load.step.per_decode_sequence,
+            load.step.per_context_token,
+            load.step.per_prefill_context,
+            load.steps_observed,
+            load.prefill_steps_observed};
   r.step_token_budget = options_.step_token_budget;
   r.max_running = options_.max_running;
   r.output_quantiles = load.output_quantiles;

@@ -491,6 +491,8 @@ EngineLoad Engine::load() const {
   load.window_end = window.end;
   load.outlook = window.plan.outlook;
   load.step = step_time_.coefficients();
+  load.steps_observed = step_time_.observations();
+  load.prefill_steps_observed = step_time_.prefill_observations();
   constexpr std::int32_t kAny = 1 << 20;
   load.output_quantiles = {forecast_.quantile(0, kAny, 0.1), forecast_.quantile(0, kAny, 0.5),
                            forecast_.quantile(0, kAny, 0.9)};

@@ -102,6 +102,8 @@ struct EngineLoad {
   TimePoint window_end{};
   std::vector<Outlook> outlook;  // of the present window's plan
   StepTimeCoefficients step;
+  std::int64_t steps_observed = 0;  // that the coefficients were fitted to
+  std::int64_t prefill_steps_observed = 0;
   std::array<std::int32_t, 3> output_quantiles{};  // p10, p50, p90
 };
 

@@ -29,7 +29,7 @@ TEST(Remedy, TheLeastTimeWinsAndOfEqualsTheOneThatKeepsMore) {
 
 TEST(Remedy, RecomputingCountsStepsTokensAndContext) {
   const StepTimeModel model(
-      {.base = 1, .per_prefill_token = 0.1, .per_decode_sequence = 9, .per_context_token = 0.01});
+      {.base = 1, .per_prefill_token = 0.1, .per_decode_sequence = 9, .per_prefill_context = 0.01});
   // 10 tokens in steps of 4: three steps, 55 tokens of context read.
   EXPECT_NEAR(to_seconds(recompute_cost(model, 10, 4)), 3 + 1 + 0.55, 1e-6);
 }

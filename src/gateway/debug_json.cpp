@@ -94,7 +94,10 @@ void write_load(JsonWriter& json, const LoadReport& report, TimePoint now) {
   json.end_array().key("step_cost").begin_object();
   json.member("base", report.step.base).member("prefill_token", report.step.per_prefill_token);
   json.member("decode_sequence", report.step.per_decode_sequence);
-  json.member("context_token", report.step.per_context_token).end_object();
+  json.member("context_token", report.step.per_context_token);
+  json.member("prefill_context_token", report.step.per_prefill_context);
+  json.member("steps", report.step.steps).member("prefill_steps", report.step.prefill_steps);
+  json.end_object();
   json.key("output_quantiles").begin_array();
   for (const std::int32_t tokens : report.output_quantiles) json.value(tokens);
   json.end_array();

@@ -66,6 +66,7 @@ void StepTimeModel::observe(const StepShape& shape, Duration took) {
   relative_error_ = keep * relative_error_ + (1 - keep) * std::min(error, kLargestError);
   mean_seconds_ = keep * mean_seconds_ + (1 - keep) * seconds;
   ++observations_;
+  if (shape.prefill_tokens > 0) ++prefill_observations_;
 
   // Relative to the time taken: a stall of the machine then weighs little by itself.
   Vector x = features(shape);

@@ -46,6 +46,8 @@ class StepTimeModel final {
   // Aged mean of |predicted - took| / took.
   [[nodiscard]] double relative_error() const { return relative_error_; }
   [[nodiscard]] std::int64_t observations() const { return observations_; }
+  // Of these, with prefill tokens: without any, what prefill costs is a guess.
+  [[nodiscard]] std::int64_t prefill_observations() const { return prefill_observations_; }
 
  private:
   static constexpr std::size_t kTerms = 5;
@@ -59,6 +61,7 @@ class StepTimeModel final {
   double deviation_ = 0;                    // aged mean |residual|, of the prediction
   double relative_error_ = 0;
   std::int64_t observations_ = 0;
+  std::int64_t prefill_observations_ = 0;
 };
 
 }  // namespace sluice

@@ -165,12 +165,15 @@ Duration WindowPlanner::duration(const Batch& batch, std::int32_t steps,
       static_cast<double>(std::min<std::int64_t>(batch.prefill_tokens, batch.prefill_rate * steps));
   double context =
       static_cast<double>(batch.decode_context) + static_cast<double>(batch.decoding) * steps / 2;
+  double chunks = 0;
   if (prefill > 0) {
-    context += batch.prefill_context * prefill / static_cast<double>(batch.prefill_tokens) / steps;
+    chunks = batch.prefill_context * prefill / static_cast<double>(batch.prefill_tokens) / steps;
+    context += chunks;
   }
   const StepShape mean{.prefill_tokens = static_cast<std::int32_t>(prefill / steps),
                        .decode_sequences = static_cast<std::int32_t>(batch.decoding),
-                       .context_tokens = static_cast<std::int64_t>(context)};
+                       .context_tokens = static_cast<std::int64_t>(context),
+                       .prefill_context = static_cast<std::int64_t>(chunks)};
   return from_seconds(to_seconds(step_time.predict(mean)) * steps);
 }
 

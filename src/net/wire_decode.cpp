@@ -323,10 +323,15 @@ Result<LoadReport> decode(const proto::LoadReport& m, TimePoint now, const WireL
                            .free_blocks = in.count("free blocks", point.free_blocks())});
     }
   }
-  r.step = {m.step_base(), m.step_per_prefill_token(), m.step_per_decode_sequence(),
-            m.step_per_context_token()};
+  r.step = {m.step_base(),
+            m.step_per_prefill_token(),
+            m.step_per_decode_sequence(),
+            m.step_per_context_token(),
+            m.step_per_prefill_context(),
+            in.count("steps observed", m.steps_observed(), kMaxCounter),
+            in.count("prefill steps observed", m.prefill_steps_observed(), kMaxCounter)};
   for (const double cost : {r.step.base, r.step.per_prefill_token, r.step.per_decode_sequence,
-                            r.step.per_context_token}) {
+                            r.step.per_context_token, r.step.per_prefill_context}) {
     (void)in.within("step cost", cost, 0.0, 1e6);  // also refuses what is not a number
   }
   r.step_token_budget = in.within<std::int32_t>("step budget", m.step_token_budget(), 1, kMaxInt);

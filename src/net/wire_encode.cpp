@@ -193,6 +193,9 @@ void encode(const LoadReport& r, proto::LoadReport& m) {
   m.set_step_per_prefill_token(r.step.per_prefill_token);
   m.set_step_per_decode_sequence(r.step.per_decode_sequence);
   m.set_step_per_context_token(r.step.per_context_token);
+  m.set_step_per_prefill_context(r.step.per_prefill_context);
+  m.set_steps_observed(r.step.steps);
+  m.set_prefill_steps_observed(r.step.prefill_steps);
   m.set_step_token_budget(r.step_token_budget);
   m.set_max_running(r.max_running);
   m.mutable_output_quantiles()->Add(r.output_quantiles.begin(), r.output_quantiles.end());

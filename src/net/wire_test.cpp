@@ -106,7 +106,7 @@ struct Values {
     r.window_number = i64();
     r.window_end = kSent + span();
     for (auto n = rng.below(9); n > 0; --n) r.outlook.push_back({kSent + span(), i64(), i64()});
-    r.step = {real(), real(), real(), real()};
+    r.step = {real(), real(), real(), real(), real(), i64(), i64()};
     r.step_token_budget = 1 + i32();
     r.max_running = i32();
     r.output_quantiles = {i32(), i32(), i32()};
@@ -258,7 +258,7 @@ TEST(Wire, NoValueHasGrown) {
   EXPECT_EQ(sizeof(SamplingParams), 344U);
   EXPECT_EQ(sizeof(Request), 528U);
   EXPECT_EQ(sizeof(TokenEvent), 152U);
-  EXPECT_EQ(sizeof(LoadReport), 224U);
+  EXPECT_EQ(sizeof(LoadReport), 248U);
   EXPECT_EQ(sizeof(EngineStats), 920U);
 }
 
@@ -341,6 +341,8 @@ TEST(Wire, RefusesEventsAndReportsThatNoHonestPeerSends) {
       {"window end", [](M& m) { m.set_window_end_ns(INT64_MIN); }},
       {"step cost is nan", [](M& m) { m.set_step_base(std::nan("")); }},
       {"step cost is -1", [](M& m) { m.set_step_per_context_token(-1); }},
+      {"step cost is -2", [](M& m) { m.set_step_per_prefill_context(-2); }},
+      {"steps observed is -1", [](M& m) { m.set_steps_observed(-1); }},
       {"step cost is inf", [](M& m) { m.set_step_base(HUGE_VAL); }},
       {"4 output quantiles; 3 were due", [](M& m) { m.add_output_quantiles(1); }},
       {"outlook has 65 entries (limit 64)",

@@ -21,12 +21,16 @@ struct DemandPoint {
   std::int64_t free_blocks = 0;
 };
 
-// Step time in seconds, t = base + a*prefill + b*decode + c*context.
+// Step time in seconds, as the instance has fitted it (memory/step_time_model.h), and
+// from how many steps: where they are few, readers judge it by its peers.
 struct StepCost {
   double base = 0;
   double per_prefill_token = 0;
   double per_decode_sequence = 0;
-  double per_context_token = 0;
+  double per_context_token = 0;    // that a decode row reads
+  double per_prefill_context = 0;  // that a prefill row reads
+  std::int64_t steps = 0;          // seen
+  std::int64_t prefill_steps = 0;  // of these, with prefill in them
 };
 
 struct LoadReport {

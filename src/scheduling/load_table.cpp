@@ -19,13 +19,14 @@ constexpr std::int32_t kUnknownOutput = 256;
 
 bool valid(const LoadReport& r) {
   const double costs[] = {r.step.base, r.step.per_prefill_token, r.step.per_decode_sequence,
-                          r.step.per_context_token};
+                          r.step.per_context_token, r.step.per_prefill_context};
   const bool costs_ok =
       std::all_of(std::begin(costs), std::end(costs), [](double c) { return c >= 0 && c < 1e6; });
   return costs_ok && r.sequence > 0 && r.block_tokens > 0 && r.step_token_budget > 0 &&
          r.waiting_requests >= 0 && r.waiting_tokens >= 0 && r.uncomputed_tokens >= 0 &&
          r.running_sequences >= 0 && r.context_tokens >= 0 && r.total_blocks >= 0 &&
-         r.granted_blocks >= 0 && r.free_blocks >= 0 && r.max_running >= 0;
+         r.granted_blocks >= 0 && r.free_blocks >= 0 && r.max_running >= 0 && r.step.steps >= 0 &&
+         r.step.prefill_steps >= 0;
 }
 
 std::uint8_t role_bit(Role role) {
@@ -69,16 +70,26 @@ void set_load(LoadRow& row, const LoadReport& r) {
   if (r.output_quantiles[1] <= 0) {
     row.output_quantiles = {kUnknownOutput, kUnknownOutput, kUnknownOutput};
   }
-
-  row.step_s = r.step.base + r.step.per_decode_sequence * r.running_sequences +
-               r.step.per_context_token * static_cast<double>(r.context_tokens);
-  // Decode rows take their share of a step first; prefill has what is left.
-  const std::int32_t chunk = std::max(1, r.step_token_budget - r.running_sequences);
-  row.token_s = std::max(kLeastTokenSeconds, r.step.per_prefill_token + row.step_s / chunk);
   row.window_end_s = std::max(0.0, to_seconds(r.window_end - r.measured_at));
   row.waiting_blocks = row.blocks_for(
       r.waiting_tokens + static_cast<std::int64_t>(r.waiting_requests) * row.output_quantiles[1]);
   set_points(row, r);
+}
+
+// The times that follow from the report, the ledger and what a step costs there.
+void set_times(LoadRow& row, const LoadReport& r, const StepCost& step) {
+  // Who waits, seen or not, will decode beside those that run.
+  const std::int32_t rows =
+      row.max_running > 0 ? std::min(row.outstanding(), row.max_running) : row.outstanding();
+  row.step_s = step.base + step.per_decode_sequence * rows +
+               step.per_context_token * static_cast<double>(row.kv_tokens + row.ledger.tokens);
+  // Decode rows take their share of a step first; prefill has what is left.
+  const std::int32_t chunk = std::max(1, r.step_token_budget - rows);
+  row.token_s = std::max(kLeastTokenSeconds, step.per_prefill_token + row.step_s / chunk);
+  row.wait_s =
+      row.step_s + row.token_s * static_cast<double>(row.uncomputed_tokens + row.ledger.tokens);
+  row.crowd = 1 + kNeighbour * row.outstanding();
+  row.decode_s = kPace * row.output_quantiles[1] * row.step_s;
 }
 
 LoadBounds bounds_of(const LoadRow& row) {
@@ -113,6 +124,8 @@ ReportOutcome LoadTable::update(LoadReport report, TimePoint now) {
     if (report.sequence <= last.sequence) return ReportOutcome::kOld;
   }
   if (restarted) row.ledger = {};
+  if (row.present) peers_.remove(last.role, last.step);
+  peers_.add(report.role, report.step);
   count_capacity(row, -1);
   row.incarnation = report.incarnation;
   row.received_at = now;
@@ -121,12 +134,20 @@ ReportOutcome LoadTable::update(LoadReport report, TimePoint now) {
   reports_[at] = std::move(report);
   count_capacity(row, +1);
   derive(at);
+  if (peers_.learned()) {
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      if (rows_[i].present) derive(i);
+    }
+  }
   return restarted ? ReportOutcome::kRestarted : ReportOutcome::kApplied;
 }
 
 void LoadTable::remove(InstanceId instance) {
   const auto it = row_of_.find(instance);
   if (it == row_of_.end()) return;
+  if (const LoadReport& last = reports_[it->second]; rows_[it->second].present) {
+    peers_.remove(last.role, last.step);
+  }
   count_capacity(rows_[it->second], -1);
   rows_[it->second].present = false;
   rows_[it->second].ledger = {};
@@ -198,10 +219,7 @@ std::size_t LoadTable::row_of(InstanceId instance) {
 // The load used is own ledger + report: never below what the instance says.
 void LoadTable::derive(std::size_t at) {
   LoadRow& row = rows_[at];
-  row.wait_s =
-      row.step_s + row.token_s * static_cast<double>(row.uncomputed_tokens + row.ledger.tokens);
-  row.crowd = 1 + kNeighbour * (row.running + row.queue_length());
-  row.decode_s = kPace * row.output_quantiles[1] * row.step_s;
+  set_times(row, reports_[at], peers_.judge(reports_[at].role, reports_[at].step));
   index_.set(at, bounds_of(row));
 }
 

@@ -22,6 +22,7 @@
 #include "base/time.h"
 #include "scheduling/load_index.h"
 #include "scheduling/load_report.h"
+#include "scheduling/peer_costs.h"
 
 namespace sluice {
 
@@ -44,7 +45,7 @@ struct LoadRow {
   bool present = false;  // false: gone, kept to know its incarnation
   bool draining = false;
 
-  double step_s = 0;        // a step of the running set, without prefill
+  double step_s = 0;        // a step of all that was sent there, without prefill
   double token_s = 0;       // of one more prefill token, > 0
   double wait_s = 0;        // until a request that comes now gets its turn
   double window_end_s = 0;  // after received_at
@@ -97,7 +98,8 @@ enum class ReportOutcome : std::uint8_t {
 
 class LoadTable final {
  public:
-  // O(log instances). Incarnations grow: a report of a lower one is old.
+  // O(log instances), but for the few times when step costs become known. Incarnations grow: a
+  // report of a lower one is old.
   ReportOutcome update(LoadReport report, TimePoint now);
   // The instance is gone; reports of this incarnation are ignored from now on.
   void remove(InstanceId instance);
@@ -132,6 +134,7 @@ class LoadTable final {
   std::vector<LoadReport> reports_;  // by row
   std::unordered_map<InstanceId, std::size_t> row_of_;
   LoadIndex index_;
+  PeerCosts peers_;
   std::array<std::map<Capacity, int>, 3> capacities_;  // by Role; how many have it
 };
 

@@ -171,6 +171,34 @@ TEST(Forecast, ABurstBetweenTwoReportsSpreads) {
   }
 }
 
+// Whose step times nobody has measured yet looks neither free nor slow, whatever it
+// believes: a restarted instance got every request of a burst, or none.
+TEST(Forecast, AFreshInstanceGetsItsShare) {
+  for (const double guess : {0.01, 0.3, 3.0, 100.0}) {
+    for (const int prompt : {1, 400}) {
+      SCOPED_TRACE(testing::Message() << guess << " x, prompts of " << prompt);
+      LoadTable table;
+      Ledger ledger(table);
+      table.update(idle_report(0), kTestStart);
+      LoadReport fresh = idle_report(1);
+      fresh.step = {.base = guess * fresh.step.base,
+                    .per_prefill_token = guess * fresh.step.per_prefill_token,
+                    .per_decode_sequence = guess * fresh.step.per_decode_sequence,
+                    .per_context_token = guess * fresh.step.per_context_token};
+      table.update(fresh, kTestStart);
+      const auto p = forecast();
+      std::map<InstanceId, int> count;
+      for (std::uint64_t k = 0; k < 8; ++k) {
+        const Decision d = p->place(query_of(prompt), table);
+        ASSERT_TRUE(d.placement);
+        ++count[d.placement->instance];
+        ledger.add(RequestId{k}, d.placement->instance, prompt, 8, kTestStart);
+      }
+      EXPECT_NEAR(count[InstanceId{1}], 4, 1);
+    }
+  }
+}
+
 // Small differences must not be rounded away (integer division in the cost).
 TEST(Forecast, SmallLoadsStillOrder) {
   LoadTable table;

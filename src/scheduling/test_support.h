@@ -22,7 +22,9 @@ inline LoadReport idle_report(std::uint32_t instance, std::uint64_t sequence = 1
   r.step = {.base = 0.01,
             .per_prefill_token = 0.001,
             .per_decode_sequence = 0.001,
-            .per_context_token = 1e-6};
+            .per_context_token = 1e-6,
+            .steps = 1000,
+            .prefill_steps = 100};
   r.output_quantiles = {10, 100, 300};
   r.max_running = 64;
   return r;

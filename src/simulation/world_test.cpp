@@ -20,12 +20,21 @@ NodeOptions node_options(std::int32_t blocks = 2000) {
 }
 
 struct Simulated {
-  explicit Simulated(const Trace& t, WorldOptions options)
+  explicit Simulated(const Trace& t, WorldOptions options, double slower = 1)
       : trace(t),
         device(*built_in_device("h100-8b")),
         devices(options.nodes.size(), &device),
         model(make_trace_model(trace, devices)),
-        world(std::move(options), trace, *model) {}
+        world(std::move(options), trace, *model) {
+    for (std::vector<double>* table : {&device.dense_s, &device.head_s}) {
+      for (double& seconds : *table) seconds *= slower;
+    }
+    for (double* seconds :
+         {&device.step_s, &device.decode_row_s, &device.decode_context_s, &device.prefill_chunk_s,
+          &device.prefill_token_s, &device.prefill_pair_s}) {
+      *seconds *= slower;
+    }
+  }
   const Trace& trace;
   DeviceProfile device;
   std::vector<const DeviceProfile*> devices;
@@ -130,6 +139,28 @@ TEST(World, WhatIsLostGoesOnElsewhere) {
   EXPECT_EQ(run.world.nodes()[0]->incarnation().value, 2U);
   EXPECT_EQ(run.world.nodes()[1]->incarnation().value, 2U);  // it was given up, and told so
   EXPECT_TRUE(run.world.violations().empty());
+}
+
+// A fresh engine's step-time model is a guess: of a laptop's small model.
+TEST(World, ARestartedInstanceGetsItsShareOfABurst) {
+  for (const double slower : {0.1, 1.0, 100.0}) {
+    SCOPED_TRACE(slower);
+    Trace trace = synthesize({.requests = 200, .rate = 10 / slower, .seed = 4});
+    const Duration calm = trace.requests.back().arrival + from_seconds(300 * slower);
+    constexpr int kBurst = 8;
+    for (int i = 0; i < kBurst; ++i) {
+      trace.requests.push_back({.arrival = calm, .prompt_tokens = 200, .output_tokens = 50});
+    }
+    WorldOptions options = cluster(2);
+    options.faults = {{.at = calm - 60s, .kind = FaultKind::kCrash, .instance = 0, .length = 10s}};
+    Simulated run(trace, options, slower);
+    ASSERT_TRUE(run.world.run());
+    int there = 0;
+    for (std::size_t i = trace.requests.size() - kBurst; i < trace.requests.size(); ++i) {
+      there += run.world.answers()[i].instance == InstanceId{0} ? 1 : 0;
+    }
+    EXPECT_NEAR(there, kBurst / 2, 1);
+  }
 }
 
 TEST(World, WhoLeavesFreesWhatItHolds) {
