@@ -7,8 +7,24 @@
 namespace sluice {
 namespace {
 
-constexpr std::size_t kNodesPerLayer = 64;
+constexpr std::size_t kNodesPerLayer = 72;
 constexpr std::size_t kOuterNodes = 64;
+
+RoundedColumns rounded_columns(const ggml_tensor& tensor, std::int64_t size) {
+  return {static_cast<std::byte*>(tensor.data), tensor.nb[1], size, tensor.ne[1]};
+}
+
+void round_op(ggml_tensor* dst, int ith, int nth, void* /*userdata*/) {
+  const ggml_tensor& x = *dst->src[0];
+  round_columns({static_cast<const float*>(x.data), x.nb[1] / sizeof(float)},
+                rounded_columns(*dst, x.ne[0]), ith, nth);
+}
+
+void multiply_op(ggml_tensor* dst, int ith, int nth, void* userdata) {
+  const auto& weights = *static_cast<const PackedMatrix*>(userdata);
+  multiply(weights, rounded_columns(*dst->src[0], weights.columns()),
+           static_cast<float*>(dst->data), dst->nb[1] / sizeof(float), ith, nth);
+}
 
 class GraphBuilder {
  public:
@@ -25,6 +41,7 @@ class GraphBuilder {
 
   [[nodiscard]] ggml_tensor* input(std::int64_t size, const char* name);
   [[nodiscard]] ggml_tensor* linear(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x);
+  [[nodiscard]] ggml_tensor* product(ggml_tensor* weight, ggml_tensor* x);
   [[nodiscard]] ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight);
   [[nodiscard]] ggml_tensor* rotate(ggml_tensor* x, const LayerConfig& layer);
   [[nodiscard]] ggml_tensor* embed();
@@ -44,6 +61,9 @@ class GraphBuilder {
   const GraphShape shape_;
   const GraphHooks& hooks_;
   ggml_tensor* rope_factors_ = nullptr;
+  // The columns last rounded for packed products, and how: Q, K and V share them.
+  ggml_tensor* unrounded_ = nullptr;
+  ggml_tensor* rounded_ = nullptr;
   StepGraph out_;
   ggml_context* context_ = nullptr;
 };
@@ -77,8 +97,21 @@ ggml_tensor* GraphBuilder::input(std::int64_t size, const char* name) {
   return tensor;
 }
 
+ggml_tensor* GraphBuilder::product(ggml_tensor* weight, ggml_tensor* x) {
+  PackedMatrix* packed = packed_matrix(*weight);
+  if (packed == nullptr) return ggml_mul_mat(context_, weight, x);
+  if (unrounded_ != x) {
+    unrounded_ = x;
+    rounded_ = ggml_custom_4d(context_, GGML_TYPE_I8,
+                              static_cast<std::int64_t>(RoundedColumns::bytes(x->ne[0])), x->ne[1],
+                              1, 1, &x, 1, &round_op, GGML_N_TASKS_MAX, nullptr);
+  }
+  return ggml_custom_4d(context_, GGML_TYPE_F32, packed->rows(), x->ne[1], 1, 1, &rounded_, 1,
+                        &multiply_op, GGML_N_TASKS_MAX, packed);
+}
+
 ggml_tensor* GraphBuilder::linear(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) {
-  ggml_tensor* y = ggml_mul_mat(context_, weight, x);
+  ggml_tensor* y = product(weight, x);
   return bias == nullptr ? y : ggml_add(context_, y, bias);
 }
 

@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <deque>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -62,6 +64,14 @@ bool supports(ggml_backend_dev_t device, ggml_backend_buffer_type_t type, const 
   return ggml_backend_dev_supports_op(device, product);
 }
 
+// Our own layout for a matrix, where that is worth it on this processor.
+std::optional<PackedType> packed_type(const GgufTensor& weight) {
+  std::optional<PackedType> type;
+  if (weight.type == GGML_TYPE_Q4_1) type = PackedType::kQ4_1;
+  if (weight.type == GGML_TYPE_Q8_0) type = PackedType::kQ8_0;
+  return type && PackedMatrix::helps(*type, weight.shape[0]) ? type : std::nullopt;
+}
+
 class LoadedWeights final : public Weights {
  public:
   LoadedWeights(std::unique_ptr<GgufFile> file, const WeightOptions& options);
@@ -77,7 +87,8 @@ class LoadedWeights final : public Weights {
   struct Placed {
     const GgufTensor* source = nullptr;
     ggml_tensor* tensor = nullptr;
-    ggml_backend_buffer_type_t type = nullptr;  // null: stays in the mapping
+    ggml_backend_buffer_type_t type = nullptr;  // null: stays in the mapping, or
+    std::optional<PackedType> packed;           // lies in our own layout
   };
 
   [[nodiscard]] tl::unexpected<Error> bad(const std::string& what) const {
@@ -104,6 +115,7 @@ class LoadedWeights final : public Weights {
   std::vector<GgmlBuffer> buffers_;
   GgmlContext context_;
   std::vector<Placed> placed_;
+  std::deque<PackedMatrix> packed_;  // tensors point at them
   std::set<std::string, std::less<>> taken_;
   std::size_t repacked_bytes_ = 0;
   ModelTensors tensors_;
@@ -126,7 +138,8 @@ ggml_tensor* LoadedWeights::place(const GgufTensor& source, Use use) {
       ggml_new_tensor(context_.get(), source.type, GGML_MAX_DIMS, source.shape.data());
   ggml_set_name(tensor, source.name.c_str());
   Placed placed{&source, tensor, nullptr};
-  if (use == Use::kMatrix || use == Use::kExperts) {
+  if (use == Use::kMatrix && options_.repack) placed.packed = packed_type(source);
+  if ((use == Use::kMatrix || use == Use::kExperts) && !placed.packed) {
     for (auto* type : faster_types_) {
       if (!supports(device_, type, source, use)) continue;
       placed.type = type;
@@ -314,7 +327,7 @@ Status LoadedWeights::load() {
   buffers_.emplace_back(ggml_backend_cpu_buffer_from_ptr(mapping, file_->bytes()));
   ggml_backend_buffer_set_usage(buffers_.back().get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
   for (const Placed& p : placed_) {
-    if (p.type != nullptr) continue;
+    if (p.type != nullptr || p.packed) continue;
     auto* address = const_cast<std::byte*>(p.source->data);
     if (ggml_backend_tensor_alloc(buffers_.front().get(), p.tensor, address) !=
         GGML_STATUS_SUCCESS) {
@@ -323,6 +336,15 @@ Status LoadedWeights::load() {
     done += p.source->bytes;
   }
   report(done, total);
+
+  for (const Placed& p : placed_) {
+    if (!p.packed) continue;
+    p.tensor->extra =
+        &packed_.emplace_back(*p.packed, p.source->shape[1], p.source->shape[0], p.source->data);
+    repacked_bytes_ += packed_.back().bytes();
+    if (p.source->name != "token_embd.weight") forget_pages(*p.source);
+    report(done += p.source->bytes, total);
+  }
 
   for (auto* type : faster_types_) {
     std::size_t bytes = 0;
@@ -354,6 +376,11 @@ Status LoadedWeights::load() {
 }
 
 }  // namespace
+
+PackedMatrix* packed_matrix(const ggml_tensor& weight) {
+  // ggml's own layouts use the field as well, but only of tensors in their buffers.
+  return weight.buffer == nullptr ? static_cast<PackedMatrix*>(weight.extra) : nullptr;
+}
 
 Result<std::unique_ptr<Weights>> load_weights(std::unique_ptr<GgufFile> file,
                                               const ModelConfig& config,

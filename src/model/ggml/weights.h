@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "model/ggml/architecture.h"
 #include "model/ggml/gguf_file.h"
+#include "model/ggml/packed_matrix.h"
 
 struct ggml_tensor;
 
@@ -60,7 +61,7 @@ struct ModelTensors {
 };
 
 struct WeightOptions {
-  bool repack = true;                       // use faster layouts where ggml has them
+  bool repack = true;                       // use faster layouts where ggml or we have them
   std::function<void(double)> on_progress;  // 0..1; may be empty
 };
 
@@ -71,6 +72,9 @@ class Weights {
   [[nodiscard]] virtual const GgufFile& file() const = 0;
   [[nodiscard]] virtual std::size_t repacked_bytes() const = 0;
 };
+
+// The weight in our own layout where it lies in that, and so nowhere else; or null.
+[[nodiscard]] PackedMatrix* packed_matrix(const ggml_tensor& weight);
 
 // kInvalidArgument: a tensor is missing, has another shape or a type that cannot
 // be computed with, or is one that this architecture does not know.

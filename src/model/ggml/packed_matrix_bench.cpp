@@ -1,0 +1,115 @@
+// Our products of packed weights beside ggml_mul_mat's of the same weights, in the
+// same graph machinery and threads; ggml in the layout that it takes by itself for
+// the type (its own repacked one where there is one). Several matrices, so that
+// weights come from memory as in a model. GMAC/s: products a second.
+//
+//   model_ggml_bench --benchmark_filter=^product/ --benchmark_repetitions=5
+//     and --benchmark_enable_random_interleaving=true
+#include <benchmark/benchmark.h>
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "model/ggml/ggml_handles.h"
+#include "model/ggml/packed_matrix.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::int64_t kMatrices = 24;
+
+struct Product {
+  PackedType type;
+  std::int64_t rows;
+  std::int64_t size;
+  std::int64_t count;
+  int threads;
+};
+
+std::vector<std::byte> blocks_of(const Product& p) {
+  const ggml_type type = p.type == PackedType::kQ4_1 ? GGML_TYPE_Q4_1 : GGML_TYPE_Q8_0;
+  Rng rng(1);
+  std::vector<float> values(static_cast<std::size_t>(p.rows * p.size));
+  for (float& x : values) x = static_cast<float>(2 * rng.uniform() - 1);
+  std::vector<std::byte> blocks(ggml_row_size(type, p.size) * static_cast<std::size_t>(p.rows));
+  ggml_quantize_chunk(type, values.data(), blocks.data(), 0, p.rows, p.size, nullptr);
+  return blocks;
+}
+
+void round_op(ggml_tensor* dst, int ith, int nth, void* /*userdata*/) {
+  const ggml_tensor& x = *dst->src[0];
+  round_columns({static_cast<const float*>(x.data), x.nb[1] / sizeof(float)},
+                {static_cast<std::byte*>(dst->data), dst->nb[1], x.ne[0], x.ne[1]}, ith, nth);
+}
+
+void multiply_op(ggml_tensor* dst, int ith, int nth, void* userdata) {
+  const auto& weights = *static_cast<const PackedMatrix*>(userdata);
+  const ggml_tensor& x = *dst->src[0];
+  multiply(weights, {static_cast<std::byte*>(x.data), x.nb[1], weights.columns(), x.ne[1]},
+           static_cast<float*>(dst->data), dst->nb[1] / sizeof(float), ith, nth);
+}
+
+// x through every matrix, each with rounding of its own.
+void product(benchmark::State& state, const Product& p, bool ours) {
+  if (ours && !PackedMatrix::helps(p.type, p.size)) {
+    state.SkipWithError("not on this processor");
+    return;
+  }
+  const std::vector<std::byte> blocks = blocks_of(p);
+  const GgmlContext context(ggml_init({std::size_t{1} << 20, nullptr, /*no_alloc=*/true}));
+  ggml_context* c = context.get();
+  ggml_cgraph* graph = ggml_new_graph(c);
+  ggml_tensor* x = ggml_new_tensor_2d(c, GGML_TYPE_F32, p.size, p.count);
+  std::deque<PackedMatrix> packed;
+  std::vector<ggml_tensor*> weights;
+  for (std::int64_t i = 0; i < kMatrices; ++i) {
+    ggml_tensor* y = nullptr;
+    if (ours) {
+      ggml_tensor* rounded =
+          ggml_custom_4d(c, GGML_TYPE_I8, static_cast<std::int64_t>(RoundedColumns::bytes(p.size)),
+                         p.count, 1, 1, &x, 1, &round_op, GGML_N_TASKS_MAX, nullptr);
+      y = ggml_custom_4d(c, GGML_TYPE_F32, p.rows, p.count, 1, 1, &rounded, 1, &multiply_op,
+                         GGML_N_TASKS_MAX,
+                         &packed.emplace_back(p.type, p.rows, p.size, blocks.data()));
+    } else {
+      const ggml_type type = p.type == PackedType::kQ4_1 ? GGML_TYPE_Q4_1 : GGML_TYPE_Q8_0;
+      weights.push_back(ggml_new_tensor_2d(c, type, p.size, p.rows));
+      y = ggml_mul_mat(c, weights.back(), x);
+    }
+    ggml_build_forward_expand(graph, y);
+  }
+  const GgmlBackend backend(ggml_backend_cpu_init());
+  ggml_backend_cpu_set_n_threads(backend.get(), p.threads);
+  const GgmlBuffer buffer(ggml_backend_alloc_ctx_tensors(c, backend.get()));
+  for (ggml_tensor* w : weights) ggml_backend_tensor_set(w, blocks.data(), 0, blocks.size());
+  ggml_set_zero(x);
+  for (auto _ : state) ggml_backend_graph_compute(backend.get(), graph);
+  const auto macs = static_cast<double>(p.rows * p.size * p.count * kMatrices);
+  state.counters["GMAC/s"] = benchmark::Counter(
+      static_cast<double>(state.iterations()) * macs / 1e9, benchmark::Counter::kIsRate);
+}
+
+const bool kRegistered = [] {
+  for (const PackedType type : {PackedType::kQ4_1, PackedType::kQ8_0}) {
+    for (const auto& [rows, size] : {std::pair{1536, 576}, std::pair{4096, 4096}}) {
+      for (const std::int64_t count : {1, 4, 16, 64, 512}) {
+        for (const bool ours : {true, false}) {
+          const Product p{type, rows, size, count, 2};
+          const std::string name = std::string("product/") + (ours ? "ours" : "ggml") +
+                                   (type == PackedType::kQ4_1 ? "/q4_1/" : "/q8_0/") +
+                                   std::to_string(rows) + "x" + std::to_string(size) +
+                                   "/columns:" + std::to_string(count);
+          benchmark::RegisterBenchmark(name.c_str(), product, p, ours)
+              ->Unit(benchmark::kMillisecond)
+              ->UseRealTime();
+        }
+      }
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace sluice
