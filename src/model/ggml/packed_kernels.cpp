@@ -189,26 +189,26 @@ void multiply_all(const std::byte* group, const RoundedColumns& x, std::int64_t 
   }
 }
 
-bool is_fast_here(PackedType type) {
-  return type == PackedType::kQ4_1 || HWY_TARGET <= HWY_AVX3_DL;
+bool is_fast_here(PackedKind kind) {
+  return kind == PackedKind::kNibbles || HWY_TARGET <= HWY_AVX3_DL;
 }
 
-void multiply_group_here(PackedType type, const std::byte* group, const RoundedColumns& x,
+void multiply_group_here(PackedKind kind, const std::byte* group, const RoundedColumns& x,
                          std::int64_t rows, float* y, std::size_t stride) {
 #if HWY_TARGET <= HWY_AVX3_DL
-  if (type == PackedType::kQ8_0) return multiply_all<Bytes>(group, x, rows, y, stride);
+  if (kind == PackedKind::kBytes) return multiply_all<Bytes>(group, x, rows, y, stride);
 #endif
-  HWY_ASSERT(type == PackedType::kQ4_1);
+  HWY_ASSERT(kind == PackedKind::kNibbles);
   multiply_all<Nibbles>(group, x, rows, y, stride);
 }
 
 #else  // not worth it without instructions that multiply bytes in pairs
 
-bool is_fast_here(PackedType /*type*/) {
+bool is_fast_here(PackedKind /*kind*/) {
   return false;
 }
 
-void multiply_group_here(PackedType /*type*/, const std::byte* /*group*/,
+void multiply_group_here(PackedKind /*kind*/, const std::byte* /*group*/,
                          const RoundedColumns& /*x*/, std::int64_t /*rows*/, float* /*y*/,
                          std::size_t /*stride*/) {
   HWY_ABORT("no product of packed weights for this processor");
@@ -252,17 +252,17 @@ HWY_EXPORT(is_fast_here);
 HWY_EXPORT(multiply_group_here);
 HWY_EXPORT(round_column_here);
 
-bool is_fast(PackedType type) {
-  return HWY_DYNAMIC_DISPATCH(is_fast_here)(type);
+bool is_fast(PackedKind kind) {
+  return HWY_DYNAMIC_DISPATCH(is_fast_here)(kind);
 }
 
 void round_column(const float* from, std::int64_t size, std::byte* to) {
   HWY_DYNAMIC_DISPATCH(round_column_here)(from, size, to);
 }
 
-void multiply_group(PackedType type, const std::byte* group, const RoundedColumns& x,
+void multiply_group(PackedKind kind, const std::byte* group, const RoundedColumns& x,
                     std::int64_t rows, float* y, std::size_t stride) {
-  HWY_DYNAMIC_DISPATCH(multiply_group_here)(type, group, x, rows, y, stride);
+  HWY_DYNAMIC_DISPATCH(multiply_group_here)(kind, group, x, rows, y, stride);
 }
 
 }  // namespace sluice::packed

@@ -1,5 +1,5 @@
 // Weights of 4 and 8 bits in a layout whose products are fast with few columns
-// (decode) and with many (prefill). For types that ggml has no such layout for.
+// (decode) and with many (prefill): of ggml's types Q4_0, Q4_1, Q4_K and Q8_0.
 //
 // Sixteen rows lie interleaved: of each 32 weights of a row, four neighbours at a
 // time beside those of the other fifteen, so that one instruction multiplies
@@ -7,9 +7,10 @@
 // groups of 32 once, for all matrices that it meets, as ggml rounds it. A
 // column's result depends on no other column, to the bit.
 //
-// Immutable once packed; shared by all runners. Knows nothing of ggml but how its
-// blocks are laid out.
+// Immutable once packed; shared by all runners.
 #pragma once
+
+#include <ggml.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -18,9 +19,10 @@
 
 namespace sluice {
 
-enum class PackedType : std::uint8_t {
-  kQ4_1,  // ggml's block: f16 scale, f16 minimum, 32 unsigned numbers of 4 bits
-  kQ8_0,  // f16 scale, 32 signed bytes
+// What 32 weights of a row become: scale * number + least.
+enum class PackedKind : std::uint8_t {
+  kNibbles,  // f16 scale, f16 least, numbers of 4 bits
+  kBytes,    // f16 scale, numbers of 8 bits; least is -128 * scale
 };
 
 inline constexpr std::int64_t kPackedBlock = 32;  // weights that share a scale
@@ -48,20 +50,21 @@ struct FloatColumns {
 class PackedMatrix {
  public:
   // Whether this processor multiplies such weights faster in this layout.
-  [[nodiscard]] static bool helps(PackedType type, std::int64_t columns);
+  [[nodiscard]] static bool helps(ggml_type type, std::int64_t columns);
 
-  // `columns`: numbers a row, a multiple of 32; `from`: rows of ggml's blocks.
-  PackedMatrix(PackedType type, std::int64_t rows, std::int64_t columns, const std::byte* from);
+  // `columns`: numbers a row, whole blocks of `type`; `from`: rows of such blocks.
+  // helps() must be true.
+  PackedMatrix(ggml_type type, std::int64_t rows, std::int64_t columns, const std::byte* from);
 
-  [[nodiscard]] PackedType type() const { return type_; }
+  [[nodiscard]] PackedKind kind() const { return kind_; }
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::int64_t columns() const { return columns_; }
   [[nodiscard]] std::size_t bytes() const {
     return static_cast<std::size_t>(groups()) * group_bytes();
   }
 
-  // Of 16 rows: for each block of columns the 16 scales (f16), with kQ4_1 the 16
-  // minima, and the interleaved numbers.
+  // Of 16 rows: for each block of columns the 16 scales, with kNibbles the 16
+  // leasts, and the interleaved numbers.
   [[nodiscard]] std::int64_t groups() const { return (rows_ + kPackedRows - 1) / kPackedRows; }
   [[nodiscard]] std::size_t group_bytes() const;
   [[nodiscard]] const std::byte* group(std::int64_t index) const {
@@ -73,7 +76,7 @@ class PackedMatrix {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
 
-  PackedType type_;
+  PackedKind kind_;
   std::int64_t rows_;
   std::int64_t columns_;
   std::unique_ptr<std::byte, Free> data_;

@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kMatrices = 24;
 
 struct Product {
-  PackedType type;
+  ggml_type type;
   std::int64_t rows;
   std::int64_t size;
   std::int64_t count;
@@ -29,12 +29,11 @@ struct Product {
 };
 
 std::vector<std::byte> blocks_of(const Product& p) {
-  const ggml_type type = p.type == PackedType::kQ4_1 ? GGML_TYPE_Q4_1 : GGML_TYPE_Q8_0;
   Rng rng(1);
   std::vector<float> values(static_cast<std::size_t>(p.rows * p.size));
   for (float& x : values) x = static_cast<float>(2 * rng.uniform() - 1);
-  std::vector<std::byte> blocks(ggml_row_size(type, p.size) * static_cast<std::size_t>(p.rows));
-  ggml_quantize_chunk(type, values.data(), blocks.data(), 0, p.rows, p.size, nullptr);
+  std::vector<std::byte> blocks(ggml_row_size(p.type, p.size) * static_cast<std::size_t>(p.rows));
+  ggml_quantize_chunk(p.type, values.data(), blocks.data(), 0, p.rows, p.size, nullptr);
   return blocks;
 }
 
@@ -51,6 +50,25 @@ void multiply_op(ggml_tensor* dst, int ith, int nth, void* userdata) {
            static_cast<float*>(dst->data), dst->nb[1] / sizeof(float), ith, nth);
 }
 
+// ggml's own faster layout for the type, or the plain one.
+ggml_backend_buffer_type_t ggml_layout(const Product& p) {
+  ggml_backend_dev_t device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  auto* get =
+      reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(
+          ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts"));
+  const GgmlContext context(ggml_init({4 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+  ggml_context* c = context.get();
+  ggml_tensor* w = ggml_new_tensor_2d(c, p.type, p.size, p.rows);
+  ggml_tensor* y = ggml_mul_mat(c, w, ggml_new_tensor_2d(c, GGML_TYPE_F32, p.size, p.count));
+  for (auto* type = get == nullptr ? nullptr : get(device); type != nullptr && *type != nullptr;
+       ++type) {
+    const GgmlBuffer empty(ggml_backend_buft_alloc_buffer(*type, 0));
+    w->buffer = empty.get();
+    if (ggml_backend_dev_supports_op(device, y)) return *type;
+  }
+  return ggml_backend_cpu_buffer_type();
+}
+
 // x through every matrix, each with rounding of its own.
 void product(benchmark::State& state, const Product& p, bool ours) {
   if (ours && !PackedMatrix::helps(p.type, p.size)) {
@@ -58,12 +76,13 @@ void product(benchmark::State& state, const Product& p, bool ours) {
     return;
   }
   const std::vector<std::byte> blocks = blocks_of(p);
+  const GgmlContext weights(ggml_init({std::size_t{1} << 20, nullptr, /*no_alloc=*/true}));
   const GgmlContext context(ggml_init({std::size_t{1} << 20, nullptr, /*no_alloc=*/true}));
   ggml_context* c = context.get();
   ggml_cgraph* graph = ggml_new_graph(c);
   ggml_tensor* x = ggml_new_tensor_2d(c, GGML_TYPE_F32, p.size, p.count);
   std::deque<PackedMatrix> packed;
-  std::vector<ggml_tensor*> weights;
+  std::vector<ggml_tensor*> matrices;
   for (std::int64_t i = 0; i < kMatrices; ++i) {
     ggml_tensor* y = nullptr;
     if (ours) {
@@ -74,16 +93,19 @@ void product(benchmark::State& state, const Product& p, bool ours) {
                          GGML_N_TASKS_MAX,
                          &packed.emplace_back(p.type, p.rows, p.size, blocks.data()));
     } else {
-      const ggml_type type = p.type == PackedType::kQ4_1 ? GGML_TYPE_Q4_1 : GGML_TYPE_Q8_0;
-      weights.push_back(ggml_new_tensor_2d(c, type, p.size, p.rows));
-      y = ggml_mul_mat(c, weights.back(), x);
+      matrices.push_back(ggml_new_tensor_2d(weights.get(), p.type, p.size, p.rows));
+      y = ggml_mul_mat(c, matrices.back(), x);
     }
     ggml_build_forward_expand(graph, y);
   }
   const GgmlBackend backend(ggml_backend_cpu_init());
   ggml_backend_cpu_set_n_threads(backend.get(), p.threads);
+  GgmlBuffer weight_buffer;
+  if (!ours) {
+    weight_buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(weights.get(), ggml_layout(p)));
+  }
   const GgmlBuffer buffer(ggml_backend_alloc_ctx_tensors(c, backend.get()));
-  for (ggml_tensor* w : weights) ggml_backend_tensor_set(w, blocks.data(), 0, blocks.size());
+  for (ggml_tensor* w : matrices) ggml_backend_tensor_set(w, blocks.data(), 0, blocks.size());
   ggml_set_zero(x);
   for (auto _ : state) ggml_backend_graph_compute(backend.get(), graph);
   const auto macs = static_cast<double>(p.rows * p.size * p.count * kMatrices);
@@ -92,15 +114,14 @@ void product(benchmark::State& state, const Product& p, bool ours) {
 }
 
 const bool kRegistered = [] {
-  for (const PackedType type : {PackedType::kQ4_1, PackedType::kQ8_0}) {
-    for (const auto& [rows, size] : {std::pair{1536, 576}, std::pair{4096, 4096}}) {
+  for (const ggml_type type : {GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q4_K, GGML_TYPE_Q8_0}) {
+    for (const auto& [rows, size] : {std::pair{1536, 768}, std::pair{4096, 4096}}) {
       for (const std::int64_t count : {1, 4, 16, 64, 512}) {
         for (const bool ours : {true, false}) {
           const Product p{type, rows, size, count, 2};
-          const std::string name = std::string("product/") + (ours ? "ours" : "ggml") +
-                                   (type == PackedType::kQ4_1 ? "/q4_1/" : "/q8_0/") +
-                                   std::to_string(rows) + "x" + std::to_string(size) +
-                                   "/columns:" + std::to_string(count);
+          const std::string name = std::string("product/") + (ours ? "ours" : "ggml") + "/" +
+                                   ggml_type_name(type) + "/" + std::to_string(rows) + "x" +
+                                   std::to_string(size) + "/columns:" + std::to_string(count);
           benchmark::RegisterBenchmark(name.c_str(), product, p, ours)
               ->Unit(benchmark::kMillisecond)
               ->UseRealTime();

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <deque>
-#include <optional>
 #include <set>
 #include <string>
 
@@ -64,14 +63,6 @@ bool supports(ggml_backend_dev_t device, ggml_backend_buffer_type_t type, const 
   return ggml_backend_dev_supports_op(device, product);
 }
 
-// Our own layout for a matrix, where that is worth it on this processor.
-std::optional<PackedType> packed_type(const GgufTensor& weight) {
-  std::optional<PackedType> type;
-  if (weight.type == GGML_TYPE_Q4_1) type = PackedType::kQ4_1;
-  if (weight.type == GGML_TYPE_Q8_0) type = PackedType::kQ8_0;
-  return type && PackedMatrix::helps(*type, weight.shape[0]) ? type : std::nullopt;
-}
-
 class LoadedWeights final : public Weights {
  public:
   LoadedWeights(std::unique_ptr<GgufFile> file, const WeightOptions& options);
@@ -88,7 +79,7 @@ class LoadedWeights final : public Weights {
     const GgufTensor* source = nullptr;
     ggml_tensor* tensor = nullptr;
     ggml_backend_buffer_type_t type = nullptr;  // null: stays in the mapping, or
-    std::optional<PackedType> packed;           // lies in our own layout
+    bool packed = false;                        // lies in our own layout
   };
 
   [[nodiscard]] tl::unexpected<Error> bad(const std::string& what) const {
@@ -137,8 +128,9 @@ ggml_tensor* LoadedWeights::place(const GgufTensor& source, Use use) {
   ggml_tensor* tensor =
       ggml_new_tensor(context_.get(), source.type, GGML_MAX_DIMS, source.shape.data());
   ggml_set_name(tensor, source.name.c_str());
-  Placed placed{&source, tensor, nullptr};
-  if (use == Use::kMatrix && options_.repack) placed.packed = packed_type(source);
+  Placed placed{&source, tensor};
+  placed.packed =
+      use == Use::kMatrix && options_.repack && PackedMatrix::helps(source.type, source.shape[0]);
   if ((use == Use::kMatrix || use == Use::kExperts) && !placed.packed) {
     for (auto* type : faster_types_) {
       if (!supports(device_, type, source, use)) continue;
@@ -339,8 +331,8 @@ Status LoadedWeights::load() {
 
   for (const Placed& p : placed_) {
     if (!p.packed) continue;
-    p.tensor->extra =
-        &packed_.emplace_back(*p.packed, p.source->shape[1], p.source->shape[0], p.source->data);
+    p.tensor->extra = &packed_.emplace_back(p.source->type, p.source->shape[1], p.source->shape[0],
+                                            p.source->data);
     repacked_bytes_ += packed_.back().bytes();
     if (p.source->name != "token_embd.weight") forget_pages(*p.source);
     report(done += p.source->bytes, total);
