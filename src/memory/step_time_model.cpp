@@ -1,6 +1,7 @@
 #include "memory/step_time_model.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace sluice {
@@ -13,14 +14,15 @@ using Vector = std::array<double, kTerms>;
 constexpr StepTimeCoefficients kInitial{2e-3, 2e-4, 1e-3, 1e-8, 1e-8};
 // Typical sizes of the terms, so that the unknowns are alike.
 constexpr Vector kScale{1, 256, 16, 16384, 65536};
-constexpr double kForgetting = 0.99;      // along what a step measures
-constexpr double kFading = 0.99;          // of all else
-constexpr double kInitialVariance = 1e4;  // relative to the coefficients' own size
-constexpr double kMostVariance = 100;     // relative to the mean step time, of a coefficient's term
-constexpr std::int64_t kWarmUp = 16;      // observations before outliers are told from news
-constexpr double kClip = 4;               // mean residuals that a residual may have at most
-constexpr double kLeastClip = 0.05;
+constexpr double kPriorWeight = 1e-4;  // steps that the first guess is worth
+constexpr double kMemory = 64;         // steps of a kind that count
+constexpr double kRecent = 512;        // steps after which a kind counts half,
+constexpr double kLeast = 0.1;         // and what it counts for ever, in steps
 constexpr double kErrorMemory = 0.98;
+constexpr double kBiasMemory = 0.94;
+constexpr double kLargestBias = 1;   // that one step adds: a stall is no lasting change
+constexpr double kChanged = 0.3;     // from this mean bias on the machine is another one,
+constexpr double kForget = 0.9;      // and each step makes all of before count so much
 constexpr double kLargestError = 2;  // one step may add to the mean error
 constexpr double kLeastSeconds = 1e-6;
 
@@ -28,6 +30,50 @@ Vector features(const StepShape& shape) {
   return {1 / kScale[0], shape.prefill_tokens / kScale[1], shape.decode_sequences / kScale[2],
           static_cast<double>(shape.context_tokens - shape.prefill_context) / kScale[3],
           static_cast<double>(shape.prefill_context) / kScale[4]};
+}
+
+// Which power of 2^`bits` it has, 0 for nothing.
+std::uint32_t magnitude(std::int64_t value, unsigned bits) {
+  const auto width = static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(value)));
+  return (width + bits - 1) / bits;
+}
+
+std::uint32_t key_of(const StepShape& shape) {
+  const std::int64_t decode_context = shape.context_tokens - shape.prefill_context;
+  const std::int64_t position =
+      shape.prefill_tokens > 0 ? shape.prefill_context / shape.prefill_tokens : 0;
+  return magnitude(std::max(shape.prefill_tokens, 0), 3) << 24U |
+         magnitude(std::max(shape.decode_sequences, 0), 3) << 16U |
+         magnitude(std::max<std::int64_t>(decode_context, 0), 5) << 8U |
+         magnitude(std::max<std::int64_t>(position, 0), 5);
+}
+
+using Square = std::array<Vector, kTerms>;
+
+// Least squares over the `free` coefficients, the others zero; by Cholesky. `a` is
+// positive definite, as its prior makes it.
+Vector solve(const Square& a, const Vector& rhs, const std::array<bool, kTerms>& free) {
+  Square l{};
+  Vector x{};
+  for (std::size_t i = 0; i < kTerms; ++i) {
+    if (!free[i]) continue;
+    for (std::size_t j = 0; j <= i; ++j) {
+      if (!free[j]) continue;
+      double sum = a[i][j];
+      for (std::size_t k = 0; k < j; ++k) sum -= l[i][k] * l[j][k];
+      // Rounding may eat what the prior has added; then the term is taken as known.
+      l[i][j] = i == j ? std::sqrt(std::max(sum, 1e-12 * a[i][i])) : sum / l[j][j];
+    }
+    x[i] = rhs[i];
+    for (std::size_t k = 0; k < i; ++k) x[i] -= l[i][k] * x[k];
+    x[i] /= l[i][i];
+  }
+  for (std::size_t i = kTerms; i-- > 0;) {
+    if (!free[i]) continue;
+    for (std::size_t k = i + 1; k < kTerms; ++k) x[i] -= l[k][i] * x[k];
+    x[i] /= l[i][i];
+  }
+  return x;
 }
 
 }  // namespace
@@ -43,89 +89,95 @@ StepTimeModel::StepTimeModel() : StepTimeModel(kInitial) {}
 
 StepTimeModel::StepTimeModel(StepTimeCoefficients initial)
     : coefficients_(initial),
-      scaled_{initial.base * kScale[0], initial.per_prefill_token * kScale[1],
-              initial.per_decode_sequence * kScale[2], initial.per_context_token * kScale[3],
-              initial.per_prefill_context * kScale[4]} {
-  // Known to about its own size, or to a millisecond if it says nothing.
-  for (std::size_t i = 0; i < kTerms; ++i) {
-    const double size = scaled_[i] > 0 ? scaled_[i] : 1e-3;
-    covariance_[i][i] = kInitialVariance * size * size;
-  }
-}
+      prior_{initial.base * kScale[0], initial.per_prefill_token * kScale[1],
+             initial.per_decode_sequence * kScale[2], initial.per_context_token * kScale[3],
+             initial.per_prefill_context * kScale[4]} {}
 
 Duration StepTimeModel::predict(const StepShape& shape) const {
   return from_seconds(std::max(coefficients_.seconds(shape), kLeastSeconds));
 }
 
+StepTimeModel::Kind& StepTimeModel::kind_of(const StepShape& shape) {
+  const std::uint32_t key = key_of(shape);
+  const auto known = std::find_if(kinds_.begin(), kinds_.end(),
+                                  [key](const Kind& kind) { return kind.key == key; });
+  if (known != kinds_.end()) return *known;
+  kinds_.push_back({.key = key});
+  return kinds_.back();
+}
+
 void StepTimeModel::observe(const StepShape& shape, Duration took) {
   if (took <= Duration::zero()) return;
   const double seconds = to_seconds(took);
-  const double error = std::abs(to_seconds(predict(shape)) - seconds) / seconds;
+  const double error = std::min(std::abs(to_seconds(predict(shape)) / seconds - 1), kLargestError);
   const double count = static_cast<double>(observations_);
   const double keep = std::min(kErrorMemory, count / (count + 1));
-  relative_error_ = keep * relative_error_ + (1 - keep) * std::min(error, kLargestError);
-  mean_seconds_ = keep * mean_seconds_ + (1 - keep) * seconds;
+  relative_error_ = keep * relative_error_ + (1 - keep) * error;
   ++observations_;
   if (shape.prefill_tokens > 0) ++prefill_observations_;
 
-  // Relative to the time taken: a stall of the machine then weighs little by itself.
+  const double bias = std::log(seconds / to_seconds(predict(shape)));
+  bias_ = kBiasMemory * bias_ + (1 - kBiasMemory) * std::clamp(bias, -kLargestBias, kLargestBias);
+  if (std::abs(bias_) > kChanged) forget();
+
+  // Relative to the time taken: a step of a second weighs as one of a millisecond, and
+  // one that the machine has stalled next to nothing.
   Vector x = features(shape);
   for (double& value : x) value /= seconds;
-  double residual = 1;
-  for (std::size_t i = 0; i < kTerms; ++i) residual -= scaled_[i] * x[i];
-  if (observations_ > kWarmUp) {
-    const double limit = std::max(kClip * deviation_, kLeastClip);
-    residual = std::clamp(residual, -limit, limit);
-  }
-  // Grows with the clipped residual, so a lasting change is followed at last.
-  deviation_ = keep * deviation_ + (1 - keep) * std::min(std::abs(residual), kLargestError);
-
-  Vector px{};
-  double xpx = 0;
+  Kind& kind = kind_of(shape);
+  constexpr double kKeep = 1 - 1 / kMemory;
+  kind.weight = kKeep * kind.weight + 1;
+  kind.last = observations_;
+  std::size_t at = 0;
   for (std::size_t i = 0; i < kTerms; ++i) {
-    for (std::size_t j = 0; j < kTerms; ++j) px[i] += covariance_[i][j] * x[j];
-    xpx += x[i] * px[i];
-  }
-  if (!(xpx > 0)) return;
-  // Forgets along the direction that this step measures (Kulhavy), and all else
-  // slowly and within bounds: what is not excited for long must not become
-  // unknown without end.
-  const double shrink = (kForgetting * xpx - (1 - kForgetting)) / (kForgetting * xpx * (1 + xpx));
-  for (std::size_t i = 0; i < kTerms; ++i) {
-    scaled_[i] += px[i] / (1 + xpx) * residual;
-    for (std::size_t j = 0; j < kTerms; ++j) covariance_[i][j] -= shrink * px[i] * px[j];
-  }
-  bool may_fade = true;
-  for (std::size_t i = 0; i < kTerms; ++i) {
-    may_fade &= covariance_[i][i] < kMostVariance * mean_seconds_ * mean_seconds_;
-  }
-  if (may_fade) {
-    for (auto& row : covariance_) {
-      for (double& value : row) value /= kFading;
+    for (std::size_t j = i; j < kTerms; ++j, ++at) {
+      kind.sum.square[at] = kKeep * kind.sum.square[at] + x[i] * x[j];
     }
+    kind.sum.rhs[i] = kKeep * kind.sum.rhs[i] + x[i];
   }
-  publish();
+  fit();
 }
 
-// The best coefficients that are not negative: those that would be are held at
-// zero, one after the other, and the rest conditioned on it.
-void StepTimeModel::publish() {
-  Vector best = scaled_;
-  auto covariance = covariance_;
+// Another process takes its share of the machine, or has ended: all is another speed.
+void StepTimeModel::forget() {
+  for (Kind& kind : kinds_) {
+    kind.weight *= kForget;
+    for (double& value : kind.sum.square) value *= kForget;
+    for (double& value : kind.sum.rhs) value *= kForget;
+  }
+  constexpr double kNothing = 1e-6;
+  std::erase_if(kinds_, [](const Kind& kind) { return kind.weight < kNothing; });
+}
+
+// Least squares over all kinds with the first guess as a prior, and no coefficient
+// negative: the most negative is held at zero, and the rest fitted again.
+void StepTimeModel::fit() {
+  Moments all;
+  for (const Kind& kind : kinds_) {
+    const double age = static_cast<double>(observations_ - kind.last);
+    const double counts =
+        std::max(kind.weight * kRecent / (kRecent + age), std::min(kind.weight, kLeast));
+    const double share = counts / kind.weight;
+    for (std::size_t k = 0; k < all.square.size(); ++k) all.square[k] += share * kind.sum.square[k];
+    for (std::size_t i = 0; i < kTerms; ++i) all.rhs[i] += share * kind.sum.rhs[i];
+  }
+  Square square{};
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < kTerms; ++i) {
+    for (std::size_t j = i; j < kTerms; ++j, ++at) square[i][j] = square[j][i] = all.square[at];
+    // Known to about its own size, or to a millisecond if it says nothing.
+    const double size = prior_[i] > 0 ? prior_[i] : 1e-3;
+    square[i][i] += kPriorWeight / (size * size);
+    all.rhs[i] += kPriorWeight / (size * size) * prior_[i];
+  }
+  std::array<bool, kTerms> free{true, true, true, true, true};
+  Vector best = solve(square, all.rhs, free);
   for (std::size_t round = 0; round < kTerms; ++round) {
-    std::size_t worst = 0;
-    for (std::size_t i = 1; i < kTerms; ++i) worst = best[i] < best[worst] ? i : worst;
+    const auto worst =
+        static_cast<std::size_t>(std::min_element(best.begin(), best.end()) - best.begin());
     if (best[worst] >= 0) break;
-    const double variance = covariance[worst][worst];
-    const Vector row = covariance[worst];
-    if (variance > 0) {
-      const double excess = best[worst];
-      for (std::size_t i = 0; i < kTerms; ++i) {
-        best[i] -= row[i] / variance * excess;
-        for (std::size_t j = 0; j < kTerms; ++j) covariance[i][j] -= row[i] * row[j] / variance;
-      }
-    }
-    best[worst] = 0;
+    free[worst] = false;
+    best = solve(square, all.rhs, free);
   }
   for (double& value : best) value = std::isfinite(value) ? std::max(value, 0.0) : 0.0;
   coefficients_ = {best[0] / kScale[0], best[1] / kScale[1], best[2] / kScale[2],

@@ -1,10 +1,16 @@
-// How long a step takes, fitted online by recursive least squares with forgetting,
-// outliers clipped:
+// How long a step takes, fitted online by least squares:
 //
 //   t = t0 + a*prefill_tokens + b*decode_sequences + c*decode context + d*prefill context
 //
 // Context is apart by who reads it: on a GPU a token that a prefill row reads costs
 // some fifty times less, since many rows share it; as one term they spoil the fit.
+//
+// No device is linear, and a server may take the same kind of step for minutes. A fit
+// that forgets by time then bends to that one kind and is absurd for all others. So a
+// step ages only those of its own kind (powers of its sizes), and what was seen of a
+// kind keeps some weight; but where all steps take longer than before, or shorter, the
+// machine is another one, and what was before is forgotten.
+//
 // Errors are relative, so that a decode step of some milliseconds counts as
 // much as a prefill step of a second. Coefficients never become negative.
 // Belongs to the engine's loop.
@@ -12,6 +18,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "base/time.h"
 
@@ -52,13 +59,26 @@ class StepTimeModel final {
  private:
   static constexpr std::size_t kTerms = 5;
   using Terms = std::array<double, kTerms>;
-  void publish();
+  // Normal equations, of steps relative to the time that they took.
+  struct Moments {
+    std::array<double, kTerms*(kTerms + 1) / 2> square{};  // upper triangle, by rows
+    Terms rhs{};
+  };
+  struct Kind {
+    std::uint32_t key = 0;
+    double weight = 0;      // steps, aged
+    std::int64_t last = 0;  // number of the last one
+    Moments sum;            // aged as the weight
+  };
+
+  [[nodiscard]] Kind& kind_of(const StepShape& shape);
+  void forget();
+  void fit();
 
   StepTimeCoefficients coefficients_;
-  Terms scaled_{};                          // as fitted, of any sign
-  std::array<Terms, kTerms> covariance_{};  // of the scaled coefficients
-  double mean_seconds_ = 0;                 // aged
-  double deviation_ = 0;                    // aged mean |residual|, of the prediction
+  Terms prior_{};  // of the scaled coefficients
+  std::vector<Kind> kinds_;
+  double bias_ = 0;  // aged mean of log(taken / predicted)
   double relative_error_ = 0;
   std::int64_t observations_ = 0;
   std::int64_t prefill_observations_ = 0;
