@@ -15,7 +15,7 @@ from generation import assert_same, greedy, in_parallel, prompt
 from sluice_server import HOST, free_port, model_file, run_sluice
 
 NAMES = ("a", "b")
-TOKENS = 40
+TOKENS = 150  # so many that whatever is to happen in the middle does
 JOBS = [prompt(12 + 4 * i, seed=900 + i) for i in range(8)]
 
 

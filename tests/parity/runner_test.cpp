@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -40,9 +39,12 @@ class ThrowingSampler final : public Sampler {
 class Runner : public ::testing::Test {
  protected:
   void SetUp() override {
-    path_ =
-        (std::filesystem::temp_directory_path() / fmt::format("sluice_runner_{}.gguf", ::getpid()))
-            .string();
+    // A test that dies on purpose runs its end in another process, which leaves its file behind:
+    // the same one for both.
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    path_ = (std::filesystem::temp_directory_path() /
+             fmt::format("sluice_runner_{}.gguf", test->name()))
+                .string();
     write_tiny_model({.tied = false}, path_);
     harness_ = make({});
     ASSERT_NE(harness_, nullptr);
