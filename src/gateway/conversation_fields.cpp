@@ -72,7 +72,9 @@ void check_message(FieldReader& message) {
   const Json* calls = message.array("tool_calls", 1'024);
   if (calls) check_tool_calls(message, *calls);
   if (message.failed() || content) return;
-  if (*role != "assistant") message.fail("content", "is missing");
+  // Calls of tools and functions, and what a function gave, may have none.
+  const bool may_lack = *role == "assistant" || (*role == "function" && message.is_null("content"));
+  if (!may_lack) message.fail("content", "is missing");
 }
 
 // Templates know "system"; "developer" is its newer name. Responses' part types

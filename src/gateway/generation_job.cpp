@@ -133,6 +133,14 @@ struct TokenizedPrompt {
   std::int32_t max_tokens = 0;
 };
 
+// What a text begins with: the model's own begin-of-sequence token or, of a model
+// that has none, the separator that OpenAI names.
+Result<std::vector<Token>> beginning(const Tokenizer& tokenizer) {
+  auto tokens = tokenizer.tokenize("", {.add_special = true});
+  if (tokens && !tokens->empty()) return tokens;
+  return tokenizer.tokenize("<|endoftext|>", {.parse_special = true});
+}
+
 ApiResult<TokenizedPrompt> tokenize_prompt(const GatewayContext& context,
                                            const CompletionCall& call, Prompt& prompt) {
   TokenizedPrompt result;
@@ -141,9 +149,13 @@ ApiResult<TokenizedPrompt> tokenize_prompt(const GatewayContext& context,
     (void)truncate(context, call.generation, result.tokens);
     if (call.echo) result.text = prompt_text(context, result.tokens);
   } else {
-    result.text = std::move(std::get<std::string>(prompt));
-    auto tokens_of_text = context.model.tokenizer().tokenize(
-        result.text, {.add_special = call.add_special, .parse_special = true});
+    const Tokenizer& tokenizer = context.model.tokenizer();
+    auto* text = std::get_if<std::string>(&prompt);
+    if (text != nullptr) result.text = std::move(*text);
+    auto tokens_of_text = text == nullptr
+                              ? beginning(tokenizer)
+                              : tokenizer.tokenize(result.text, {.add_special = call.add_special,
+                                                                 .parse_special = true});
     if (!tokens_of_text) return tl::unexpected(to_api_error(tokens_of_text.error(), "prompt"));
     result.tokens = std::move(*tokens_of_text);
     if (truncate(context, call.generation, result.tokens)) {

@@ -132,6 +132,11 @@ const Json* FieldReader::find(std::string_view key) const {
   return &*found;
 }
 
+bool FieldReader::is_null(std::string_view key) const {
+  const auto found = object_.find(key);
+  return found != object_.end() && found->is_null();
+}
+
 std::optional<bool> FieldReader::boolean(std::string_view key) {
   const Json* value = find(key);
   if (!value) return std::nullopt;

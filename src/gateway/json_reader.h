@@ -33,6 +33,7 @@ class FieldReader final {
 
   // Absent and null are the same. The range is closed: [min, max].
   [[nodiscard]] const Json* find(std::string_view key) const;
+  [[nodiscard]] bool is_null(std::string_view key) const;  // and not absent
   [[nodiscard]] std::optional<bool> boolean(std::string_view key);
   [[nodiscard]] std::optional<double> number(std::string_view key, double min, double max);
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key, std::int64_t min,

@@ -68,7 +68,10 @@ void add_prompt(FieldReader& fields, const ParseContext& context, const std::str
 void read_prompts(FieldReader& fields, const ParseContext& context, std::vector<Prompt>& prompts) {
   const Json* prompt = fields.find("prompt");
   if (fields.failed()) return;
-  if (!prompt) return fields.fail("prompt", "is missing");
+  if (!prompt) {
+    if (!fields.is_null("prompt")) return fields.fail("prompt", "is missing");
+    return void(prompts.emplace_back(std::monostate()));
+  }
   const bool several = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
   if (!several) return add_prompt(fields, context, "prompt", *prompt, prompts);
   if (prompt->size() > static_cast<std::size_t>(context.limits.max_prompts)) {

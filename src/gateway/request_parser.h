@@ -76,7 +76,8 @@ struct ResponsesCall {
   ResponsesEcho echo;
 };
 
-using Prompt = std::variant<std::string, std::vector<Token>>;
+// Of no prompt at all (null) the model goes on as from the beginning of a text.
+using Prompt = std::variant<std::string, std::vector<Token>, std::monostate>;
 
 struct CompletionCall {
   GenerationCall generation;

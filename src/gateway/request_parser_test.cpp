@@ -257,14 +257,22 @@ TEST(RequestParser, AnExpectedLengthIsTaken) {
   expect_bad(refused.error(), {"", "sluice_length_class", "64"});
 }
 
-TEST(RequestParser, AnAssistantMayHaveSaidNothing) {
+TEST(RequestParser, AnAssistantAndAFunctionMayHaveSaidNothing) {
   const auto call = parse_chat(
-      R"({"model":"m","messages":[{"role":"assistant"},{"role":"assistant","content":null}]})",
+      R"({"model":"m","messages":[{"role":"assistant"},{"role":"assistant","content":null},)"
+      R"({"role":"function","name":"f","content":null}]})",
       kContext);
   ASSERT_TRUE(call) << call.error().message;
   for (const Json& message : Json::parse(call->chat.messages_json)) {
     EXPECT_EQ(message["content"], "");
   }
+}
+
+TEST(RequestParser, APromptOfNullIsTheBeginningOfAText) {
+  const auto call = parse_completion(R"({"model":"m","prompt":null})", kContext);
+  ASSERT_TRUE(call) << call.error().message;
+  ASSERT_EQ(call->prompts.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(call->prompts.front()));
 }
 
 TEST(RequestParser, NullMeansAbsent) {

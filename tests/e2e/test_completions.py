@@ -240,3 +240,10 @@ def test_a_prefix_cut_inside_a_block_is_exact(server, client, model):
         assert together.cached_tokens <= cut
         again = greedy(client, model, tokens[:cut] + tail, 16)
         assert_same(together, again)
+
+
+def test_no_prompt_is_the_beginning_of_a_text(server, model):
+    status, answer = server.post("/v1/completions", {
+        "model": model, "prompt": None, "max_tokens": 4, "temperature": 0, "ignore_eos": True})
+    assert status == 200, answer
+    assert answer["usage"]["prompt_tokens"] == 1 and answer["usage"]["completion_tokens"] == 4
