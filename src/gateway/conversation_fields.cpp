@@ -40,10 +40,30 @@ void check_content(FieldReader& message, const Json& content) {
   }
 }
 
+// A call of a tool whose input is free text, made elsewhere and told as history.
+bool is_custom(const Json& call) {
+  return call.is_object() && call.contains("type") && call["type"] == "custom";
+}
+
+void check_custom_call(FieldReader& message, const std::string& key, const Json& call) {
+  if (!call.contains("custom") || !call["custom"].is_object()) {
+    return message.fail(key + ".custom", "must be an object");
+  }
+  for (const char* name : {"name", "input"}) {
+    if (!call["custom"].contains(name) || !call["custom"][name].is_string()) {
+      return message.fail(fmt::format("{}.custom.{}", key, name), "must be a string");
+    }
+  }
+}
+
 void check_tool_calls(FieldReader& message, const Json& calls) {
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const std::string key = fmt::format("tool_calls[{}]", i);
     const Json& call = calls[i];
+    if (is_custom(call)) {
+      check_custom_call(message, key, call);
+      continue;
+    }
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) {
       return message.fail(key + ".function", "must be an object");
     }
@@ -78,8 +98,17 @@ void check_message(FieldReader& message) {
 }
 
 // Templates know "system"; "developer" is its newer name. Responses' part types
-// become those of chat completions.
+// become those of chat completions, and a custom tool is a function of one text.
 void normalise(Json& message) {
+  if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array()) {
+    for (Json& call : *calls) {
+      if (!is_custom(call)) continue;
+      call["function"] = {{"name", call["custom"]["name"]},
+                          {"arguments", dump_json({{"input", call["custom"]["input"]}})}};
+      call["type"] = "function";
+      call.erase("custom");
+    }
+  }
   if (message["role"] == "developer") message["role"] = "system";
   auto content = message.find("content");
   if (content == message.end() || content->is_null()) {

@@ -133,6 +133,11 @@ TEST(RequestParser, ChatsThatAreWrong) {
        "messages[0].content[0].text", "must be a string"},
       {R"({"messages":[{"role":"assistant","tool_calls":[{}]}]})",
        "messages[0].tool_calls[0].function", "must be an object"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[{"type":"custom"}]}]})",
+       "messages[0].tool_calls[0].custom", "must be an object"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[)"
+       R"({"type":"custom","custom":{"name":"a"}}]}]})",
+       "messages[0].tool_calls[0].custom.input", "must be a string"},
       {R"({"messages":[{"role":"user","content":"x"}],"max_tokens":0})", "max_tokens",
        "at least 1"},
       {R"({"messages":[{"role":"user","content":"x"}],"logprobs":1})", "logprobs", "boolean"},
@@ -266,6 +271,18 @@ TEST(RequestParser, AnAssistantAndAFunctionMayHaveSaidNothing) {
   for (const Json& message : Json::parse(call->chat.messages_json)) {
     EXPECT_EQ(message["content"], "");
   }
+}
+
+TEST(RequestParser, ACallOfACustomToolIsOneOfAFunction) {
+  const auto call = parse_chat(
+      R"({"model":"m","messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[)"
+      R"({"id":"1","type":"custom","custom":{"name":"sh","input":"ls \"a\""}}]}]})",
+      kContext);
+  ASSERT_TRUE(call) << call.error().message;
+  const Json made = Json::parse(call->chat.messages_json)[1]["tool_calls"][0];
+  EXPECT_EQ(made["type"], "function");
+  EXPECT_EQ(made["function"]["name"], "sh");
+  EXPECT_EQ(Json::parse(made["function"]["arguments"].get<std::string>())["input"], "ls \"a\"");
 }
 
 TEST(RequestParser, APromptOfNullIsTheBeginningOfAText) {
