@@ -10,7 +10,7 @@ MODEL  ?=
 ARGS   ?=
 PREFIX ?= /usr/local
 SUITES ?= style format unit e2e
-ALL_SUITES := style format unit headers dev e2e
+ALL_SUITES := style format unit headers dev fuzz parity e2e conformance
 SLUICE_LLAMA_SOURCE ?=
 
 PYTHON := $(firstword $(wildcard /usr/bin/python3) python3)
@@ -40,7 +40,7 @@ help:
 ##   make test             set up and run the tests
 ##       SUITES="..."      some of: style format unit headers parity e2e conformance dev tsan
 ##                         lint fuzz
-##   make test-all         what CI runs: style format unit headers dev e2e
+##   make test-all         what CI runs: style format unit headers dev fuzz parity e2e conformance
 ##   make build            set up and build build/release/apps/sluice
 ##   make install          build and install under PREFIX=/usr/local
 ##   make bench            micro-benchmarks

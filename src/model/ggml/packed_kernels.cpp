@@ -23,9 +23,8 @@ namespace sluice::packed::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr std::int64_t kQuads = kPackedBlock / 4;
-
 #if HWY_TARGET <= HWY_AVX2
+constexpr std::int64_t kQuads = kPackedBlock / 4;
 using F32 = hn::CappedTag<float, 16>;
 using I32 = hn::RebindToSigned<F32>;
 using U32 = hn::RebindToUnsigned<F32>;
