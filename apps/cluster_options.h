@@ -21,6 +21,11 @@ struct InstanceOptions {
   ServeOptions engine;  // its model, memory and threads
   ClusterOptions cluster;
   std::string role = "unified";
+  std::string listen = "127.0.0.1:0";  // where other instances reach it
+  std::string advertise;               // what they are told
+  double handoff_lease_seconds = 10;
+  bool shared_kv = true;  // instances of the same host read what is handed over in place
+  bool checksum = false;  // of KV that is sent
 };
 
 struct GatewayCommandOptions {

@@ -12,8 +12,8 @@
 
 namespace sluice {
 
-KvArena make_arena(const Sizing& sizing, std::int32_t num_blocks) {
-  KvArena arena = or_throw(KvArena::create(sizing.layout, num_blocks));
+KvArena make_arena(const Sizing& sizing, std::int32_t num_blocks, ArenaKind kind) {
+  KvArena arena = or_throw(KvArena::create(sizing.layout, num_blocks, kind));
   std::vector<Status> results(static_cast<std::size_t>(sizing.threads));
   std::vector<std::jthread> threads;
   for (std::size_t t = 0; t < results.size(); ++t) {

@@ -9,7 +9,8 @@
 namespace sluice {
 
 // So many blocks, touched by as many threads as will use them. Throws.
-[[nodiscard]] KvArena make_arena(const Sizing& sizing, std::int32_t num_blocks);
+[[nodiscard]] KvArena make_arena(const Sizing& sizing, std::int32_t num_blocks,
+                                 ArenaKind kind = ArenaKind::kPrivate);
 
 // Bound to the arena, which outlives it as the model does. Throws.
 [[nodiscard]] LocalInstance make_engine(const ServeOptions& options, const Sizing& sizing,

@@ -61,7 +61,17 @@ int instance(const InstanceOptions& options) {
                                                .on_progress = progress_of("loading the model")}));
   const ModelInfo& info = model->info();
   const Sizing sizing = or_throw(size_instance(wanted, info, this_machine()));
-  const KvArena arena = make_arena(sizing, sizing.num_blocks);
+  // What is handed over is read in place where the host is the same.
+  const bool shared = process.role == Role::kPrefill && options.shared_kv;
+  const ArenaKind kind = shared ? ArenaKind::kShared : ArenaKind::kPrivate;
+  const KvArena arena = make_arena(sizing, sizing.num_blocks, kind);
+  process.handoffs = {.arena = arena.view(),
+                      .file = arena.file(),
+                      .listen = options.listen,
+                      .advertise = options.advertise,
+                      .policy = wanted.decode_policy,
+                      .lease = from_seconds(options.handoff_lease_seconds),
+                      .checksum = options.checksum};
   process.model_name = info.id;
   process.kv_layout = layout_fingerprint(sizing.layout);
   process.vocabulary = info.vocabulary_size;

@@ -109,6 +109,14 @@ void add_memory(CLI::App& app, ServeOptions& o) {
       ->type_name("FILE");
 }
 
+void add_decode_policy(CLI::App& app, ServeOptions& o) {
+  std::vector<std::string> policies(policy_names().begin(), policy_names().end());
+  app.add_option("--decode-policy", o.decode_policy,
+                 "how a prefill engine chooses the decode engine")
+      ->check(CLI::IsMember(policies))
+      ->capture_default_str();
+}
+
 void add_engines(CLI::App& app, ServeOptions& o) {
   app.add_option("--instances", o.instances,
                  "engines in this process; threads and memory are shared out")
@@ -122,11 +130,7 @@ void add_engines(CLI::App& app, ServeOptions& o) {
                      ->check(CLI::Range(1, 32))
                      ->needs(prefill);
   prefill->needs(decode);
-  std::vector<std::string> policies(policy_names().begin(), policy_names().end());
-  app.add_option("--decode-policy", o.decode_policy,
-                 "how a prefill engine chooses the decode engine")
-      ->check(CLI::IsMember(policies))
-      ->capture_default_str();
+  add_decode_policy(app, o);
 }
 
 StepPace read_pace(const std::string& text) {
@@ -268,6 +272,21 @@ void add_instance(CLI::App& app, InstanceOptions& o) {
   app.add_option("--role", o.role, "unified, prefill or decode")
       ->check(CLI::IsMember({"unified", "prefill", "decode"}))
       ->capture_default_str();
+  app.add_option("--listen", o.listen,
+                 "host:port at which prefill instances reach it; port 0 takes a free one")
+      ->capture_default_str();
+  app.add_option("--advertise", o.advertise,
+                 "the host:port that they are told (default: --listen)");
+  add_decode_policy(app, o.engine);
+  app.add_option("--handoff-lease-seconds", o.handoff_lease_seconds,
+                 "an instance of which nothing came for so long is handed nothing, and what was "
+                 "reserved for it is given back; longer than the longest step")
+      ->check(CLI::Range(0.5, 3600.0))
+      ->capture_default_str();
+  app.add_flag("--shared-kv,!--no-shared-kv", o.shared_kv,
+               "let instances of the same host and user read KV in place when it is handed over "
+               "(on; huge pages are rarer in such memory)");
+  app.add_flag("--kv-checksum", o.checksum, "check the KV that is sent by its checksum as well");
 }
 
 void add_drain(CLI::App& app, DrainOptions& o) {

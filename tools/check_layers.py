@@ -35,7 +35,7 @@ THIRD_PARTY = {
     "base": {"fmt", "spdlog", "tl", "pthread.h"},
     "model": {"fmt"},
     "model/ggml": {"fmt", "spdlog", "hwy", "llama.cpp", "posix"},
-    "memory": {"sys/mman.h", "unistd.h"},
+    "memory": {"fcntl.h", "sys/mman.h", "unistd.h"},
     "scheduling": set(),
     "transfer": {"ucp", "fmt", "spdlog", "posix"},
     "engine": set(),

@@ -62,14 +62,19 @@ void GlobalScheduler::on_report(LoadReport report, TimePoint now) {
   serve_queue(now);
 }
 
-void GlobalScheduler::runs_at(RequestId request, const Placement& placement, TimePoint now) {
+void GlobalScheduler::runs_at(RequestId request, std::int32_t attempt, const Placement& placement,
+                              TimePoint now) {
   const auto it = placed_.find(request);
-  if (it == placed_.end()) {
-    instances_.cancel(placement, request);
+  if (it == placed_.end() || it->second.request.attempt != attempt) {
+    // Unless its newer attempt is at the same place: there a cancel would meet that one.
+    if (it == placed_.end() || it->second.placement != placement) {
+      instances_.cancel(placement, request);
+    }
     return;
   }
   it->second.placement = placement;
   ledger_.remove(request);
+  if (it->second.cancelled) instances_.cancel(placement, request);
   const LoadRow* row = table_.find(placement.instance);
   if (row != nullptr && row->incarnation <= placement.incarnation) return;
   // It was told of before it went, and is heard of after.

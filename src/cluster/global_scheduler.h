@@ -67,8 +67,9 @@ class GlobalScheduler final {
   void cancel(RequestId request, TimePoint now);
   // What an instance says of its requests; passed on to the sink.
   void on_tokens(std::vector<TokenEvent>&& events, TimePoint now);
-  // It was handed over and runs there now; if it has ended, nobody wants it there.
-  void runs_at(RequestId request, const Placement& placement, TimePoint now);
+  // It was handed over and runs there now; if it has ended, nobody wants it there. What
+  // is said of an attempt that was given up changes nothing.
+  void runs_at(RequestId request, std::int32_t attempt, const Placement& placement, TimePoint now);
   // A decision of an instance's local scheduler, for the record.
   void note(Decision decision);
   // An incarnation has ended: what was placed there goes elsewhere, or ends with this error.

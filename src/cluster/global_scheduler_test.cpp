@@ -255,6 +255,41 @@ void token(World& w, std::uint64_t id, std::int32_t index, Token value, std::int
   w.scheduler.on_tokens({event}, w.now);
 }
 
+TEST(GlobalScheduler, WhatWasHandedOverIsCancelledAndLostWhereItRuns) {
+  World w;
+  w.report(1);
+  w.submit(1);
+  w.report(2);
+  const Placement decode{InstanceId{2}, Incarnation{1}};
+  w.scheduler.runs_at(RequestId{1}, 0, decode, w.now);
+  lose(w, 1);
+  EXPECT_TRUE(w.out.ended.empty());
+  EXPECT_EQ(w.instances.taken[RequestId{1}].attempt, 0);
+  w.scheduler.cancel(RequestId{1}, w.now);
+  EXPECT_THAT(w.instances.cancelled, testing::ElementsAre(std::pair(InstanceId{2}, RequestId{1})));
+  // The cancel may have crossed another handoff.
+  w.report(3);
+  w.scheduler.runs_at(RequestId{1}, 0, {InstanceId{3}, Incarnation{1}}, w.now);
+  EXPECT_EQ(w.instances.cancelled.back().first, InstanceId{3});
+}
+
+TEST(GlobalScheduler, WhoSpeaksOfAnAttemptThatWasGivenUpIsToldToStop) {
+  World w;
+  w.report(1);
+  w.submit(1);
+  w.report(2);
+  lose(w, 1);
+  ASSERT_EQ(w.instances.taken[RequestId{1}].attempt, 1);
+  w.report(3);
+  w.scheduler.runs_at(RequestId{1}, 0, {InstanceId{3}, Incarnation{1}}, w.now);
+  EXPECT_THAT(w.instances.cancelled, testing::ElementsAre(std::pair(InstanceId{3}, RequestId{1})));
+  // At the same instance a cancel would meet the present attempt.
+  w.scheduler.runs_at(RequestId{1}, 0, {InstanceId{2}, Incarnation{1}}, w.now);
+  EXPECT_EQ(w.instances.cancelled.size(), 1U);
+  lose(w, 3);  // it is not thought to be there
+  EXPECT_EQ(w.instances.taken[RequestId{1}].attempt, 1);
+}
+
 TEST(GlobalScheduler, TheRequestsOfALostInstanceGoElsewhereAndNoOthers) {
   World w;
   w.report(1);

@@ -60,7 +60,12 @@ bool HandoffAgent::cancel(RequestId request) {
 void HandoffAgent::on_events(std::span<const TokenEvent> events) {
   const TimePoint now = clock_.now();
   for (const TokenEvent& event : events) {
-    if (target_.started(event.request, now, *this)) peers_.runs_at(event.request, options_.self);
+    if (target_.started(event.request, now, *this)) {
+      // Its first event: the engine may have forgotten it, if that is its last.
+      const auto it = coming_.find(event.request);
+      peers_.runs_at(it->second, options_.self);
+      coming_.erase(it);
+    }
     if (event.finish == FinishReason::kNone) continue;
     target_.ended(event.request, now, *this);
     source_.ended(event.request, *this);
@@ -81,14 +86,18 @@ void HandoffAgent::after_step() {
   for (const RequestId request : engine_.take_revoked()) target_.revoke(request, *this);
   if (options_.role == Role::kPrefill || leaving_) begin_new();
   pump();
-  std::erase_if(sent_until_, [this](const auto& entry) { return !source_.knows(entry.first); });
+  const auto gone = [this](const auto& entry) { return !source_.knows(entry.first); };
+  std::erase_if(sent_until_, gone);
+  std::erase_if(going_, gone);
 }
 
 void HandoffAgent::begin_new() {
   const TimePoint now = clock_.now();
   for (const RequestId request : engine_.may_leave()) {
     if (source_.knows(request) || !wants_to_leave(*engine_.find(request))) continue;
-    source_.begin(request, target_.attempts(request), now, *this);
+    const Request& wanted = *engine_.find(request)->request;
+    going_[request] = origin_of(wanted);
+    source_.begin({request, target_.attempts(request), wanted.attempt}, now, *this);
   }
 }
 
@@ -143,7 +152,7 @@ std::optional<ReserveAsk> HandoffAgent::describe(HandoffKey key) {
   return ask;
 }
 
-void HandoffAgent::start_transfer(const Placement&, const Granted& granted, bool last) {
+void HandoffAgent::start_transfer(const Placement& to, const Granted& granted, bool last) {
   const RequestId request = granted.key.request;
   const Sequence* sequence = engine_.find(request);
   Sending sending{.key = granted.key, .last = last};
@@ -170,7 +179,8 @@ void HandoffAgent::start_transfer(const Placement&, const Granted& granted, bool
   sent_until_[request] = std::max(begin, end);
   if (!last) transfer_stats_.blocks_held += first;
   const TransferTicket ticket{next_ticket_++};
-  if (transfer_.start(ticket, granted.memory, std::move(moves))) {
+  const TransferTarget target{to.instance, to.incarnation, granted.key, granted.memory};
+  if (transfer_.start(ticket, target, std::move(moves))) {
     sending_.emplace(ticket, sending);
   } else {
     done_.emplace_back(sending, false);
@@ -198,7 +208,7 @@ void HandoffAgent::pump() {
     for (const TransferDone& done : ended) {
       const Sending sending = sending_.at(done.ticket);
       sending_.erase(done.ticket);
-      transfer_stats_.bytes += done.bytes;
+      transfer_stats_.bytes[done.transport] += done.bytes;
       if (done.outcome == TransferOutcome::kCancelled) continue;
       const bool ok = done.outcome == TransferOutcome::kDone && still_true(sending);
       if (ok && !sending.last) {
@@ -241,7 +251,7 @@ std::optional<Commit> HandoffAgent::detach(HandoffKey key, std::int32_t room_tok
 
 void HandoffAgent::resume(RequestId request) {
   engine_.wake(request);
-  peers_.runs_at(request, options_.self);
+  peers_.runs_at(going_.at(request), options_.self);
 }
 
 void HandoffAgent::release(RequestId request) {
@@ -249,10 +259,11 @@ void HandoffAgent::release(RequestId request) {
   scheduler_.forget(request);
   target_.left(request);
   engine_.drop(request);
+  peers_.left(request);
 }
 
 void HandoffAgent::runs_at(RequestId request, const Placement& target) {
-  peers_.runs_at(request, target);
+  peers_.runs_at(going_.at(request), target);
 }
 
 void HandoffAgent::end_cancelled(RequestId request) {
@@ -286,10 +297,13 @@ std::variant<Granted, Refused> HandoffAgent::reserve(const ReserveAsk& ask, Time
   granted.blocks = std::move(arrival->blocks);
   granted.room_tokens = ask.room_tokens;
   granted.memory = options_.memory;
+  transfer_.expect(ask.key, granted.blocks);
+  coming_[ask.key.request] = origin_of(ask.request);
   return granted;
 }
 
 Status HandoffAgent::start(const Commit& commit) {
+  transfer_.close(commit.key.request);
   return engine_.start(commit.key.request, {.generated = commit.generated,
                                             .kv_tokens = commit.kv_tokens,
                                             .cached_tokens = commit.cached_tokens,
@@ -297,7 +311,10 @@ Status HandoffAgent::start(const Commit& commit) {
 }
 
 void HandoffAgent::drop(HandoffKey key) {
+  transfer_.close(key.request);
   engine_.drop(key.request);
+  coming_.erase(key.request);
+  peers_.left(key.request);
 }
 
 void HandoffAgent::cancel_running(RequestId request) {

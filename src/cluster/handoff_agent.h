@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -25,13 +26,26 @@
 
 namespace sluice {
 
+// Whose a request is, for who has to be told of it.
+struct RequestOrigin {
+  RequestId request;
+  std::int32_t attempt = 0;  // Request::attempt
+  std::uint64_t gateway = 0;
+  std::string trace_id;
+};
+[[nodiscard]] inline RequestOrigin origin_of(const Request& request) {
+  return {request.id, request.attempt, request.gateway, request.trace_id};
+}
+
 // The way to other instances and to the global scheduler. Calls return at once.
 class PeerPort {
  public:
   virtual ~PeerPort() = default;
   virtual void send(HandoffMail&& mail) = 0;
   // To the global scheduler: the request runs there now, wherever it was placed.
-  virtual void runs_at(RequestId request, const Placement& placement) = 0;
+  virtual void runs_at(const RequestOrigin& origin, const Placement& placement) = 0;
+  // Nothing more is said of the request from here: another has it, or it was given up.
+  virtual void left(RequestId request) = 0;
   // This instance's report, to all that may hand sequences over to it.
   virtual void share(const LoadReport& report) = 0;
   // This incarnation has ended; the last call.
@@ -67,7 +81,11 @@ class HandoffAgent final : private SourceHost, private TargetHost {
   // When before_step() is wanted, whether or not the engine has work.
   [[nodiscard]] TimePoint next_tick() const;
   // KV is on its way: do not sleep.
-  [[nodiscard]] bool sending() const { return !transfer_.idle() || !waiting_.empty(); }
+  [[nodiscard]] bool sending() const { return transfer_.busy() || !waiting_.empty(); }
+  // It is on its way from here or to here: another life of it is not to begin yet.
+  [[nodiscard]] bool knows(RequestId request) const {
+    return source_.knows(request) || target_.knows(request);
+  }
   [[nodiscard]] bool idle() const { return source_.idle() && target_.idle(); }
   [[nodiscard]] HandoffStats stats() const;
   [[nodiscard]] std::vector<Decision> take_decisions() { return scheduler_.take_decisions(); }
@@ -118,6 +136,8 @@ class HandoffAgent final : private SourceHost, private TargetHost {
   std::vector<Sending> waiting_;                  // sent, but the prompt is not computed yet
   std::vector<std::pair<Sending, bool>> done_;    // to be told to the source; false: failed
   std::map<RequestId, std::int32_t> sent_until_;  // blocks of the table
+  std::map<RequestId, RequestOrigin> going_;      // as long as the source knows them
+  std::map<RequestId, RequestOrigin> coming_;     // until they run here
   std::uint64_t next_ticket_ = 1;
   TransferStats transfer_stats_;
 };

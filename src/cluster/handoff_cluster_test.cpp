@@ -183,8 +183,9 @@ class HandoffCluster {
       world.on_tokens(std::move(events));
     }
     void send(HandoffMail&& mail) override { world.post(std::move(mail)); }
-    void runs_at(RequestId request, const Placement& placement) override {
-      world.runs_at_[request] = static_cast<int>(placement.instance.value);
+    void left(RequestId) override {}
+    void runs_at(const RequestOrigin& origin, const Placement& placement) override {
+      world.runs_at_[origin.request] = static_cast<int>(placement.instance.value);
     }
     void share(const LoadReport& report) override { world.share(report); }
     void ended() override {}
@@ -291,7 +292,7 @@ TEST(HandoffCluster, ASequenceGoesOnElsewhereAsIfNothingHadHappened) {
   EXPECT_EQ(w.moved(), 1);
   EXPECT_EQ(w.stats(1).taken, 1);
   EXPECT_GT(w.steps(1), 30);  // the decode instance did the work
-  EXPECT_GT(w.stats(0).transfer.bytes, 0);
+  EXPECT_GT(w.stats(0).transfer.bytes.at("local"), 0);
   const std::vector<Decision> decisions = w.decisions(0);
   ASSERT_EQ(decisions.size(), 1U);
   EXPECT_EQ(decisions[0].by, InstanceId{0});
@@ -303,11 +304,11 @@ TEST(HandoffCluster, OnlyWhatTheTargetLacksIsSent) {
   HandoffCluster w({.prefill = 1, .decode = 1});
   w.submit(1, prompt_of(40, 1), 10);
   EXPECT_TRUE(w.run());
-  const std::int64_t first = w.stats(0).transfer.bytes;
+  const std::int64_t first = w.stats(0).transfer.bytes.at("local");
   w.submit(2, prompt_of(44, 1), 10);
   EXPECT_TRUE(w.run());
   w.expect_right(2);
-  EXPECT_LT(w.stats(0).transfer.bytes - first, first / 2);
+  EXPECT_LT(w.stats(0).transfer.bytes.at("local") - first, first / 2);
   EXPECT_GE(w.stats(0).transfer.blocks_held, 9);
 }
 

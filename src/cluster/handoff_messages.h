@@ -16,7 +16,6 @@
 // times of the target's clock, which the source only sends back.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -28,16 +27,9 @@
 #include "base/time.h"
 #include "engine/request.h"
 #include "scheduling/placement.h"
+#include "transfer/handoff_key.h"
 
 namespace sluice {
-
-// One try to hand one request to one target. Attempts of a request grow, also
-// from one instance to the next.
-struct HandoffKey {
-  RequestId request;
-  std::uint32_t attempt = 0;
-  friend auto operator<=>(const HandoffKey&, const HandoffKey&) = default;
-};
 
 // KV can be read only by who computes the same with it.
 struct KvIdentity {

@@ -37,12 +37,11 @@ void HandoffSource::finish(RequestId request, HandoffOutcome outcome, TimePoint 
 
 // --- Placing and reserving -------------------------------------------------------
 
-void HandoffSource::begin(RequestId request, std::uint32_t attempts, TimePoint now,
-                          SourceHost& host) {
-  const auto [it, added] = out_.try_emplace(request);
+void HandoffSource::begin(const HandoffKey& last, TimePoint now, SourceHost& host) {
+  const auto [it, added] = out_.try_emplace(last.request);
   if (!added) return;
   Outgoing& out = it->second;
-  out.key = {request, attempts};
+  out.key = last;
   out.began = out.since = now;
   place(out, now, host);
 }
@@ -156,9 +155,13 @@ void HandoffSource::on_taken(const Placement& from, const Taken& taken, TimePoin
     }
     return;
   }
-  // Who has shown a token has it, also one that was given up too early.
   Outgoing& out = it->second;
   const HandoffKey key = out.key;
+  if (taken.key.life != key.life) {  // its gateway has given that life up
+    if (taken.finished) return host.send(from, Released{taken.key});
+    return host.send(from, Abort{.key = taken.key, .superseded = true});
+  }
+  // Who has shown a token has it, also one that was given up too early.
   if (key != taken.key && out.state != State::kPlacing) {
     if (out.state == State::kSending || out.state == State::kClosing) host.cancel_transfer(key);
     host.send(out.target, Abort{key});

@@ -76,8 +76,8 @@ class HandoffSource final {
  public:
   explicit HandoffSource(HandoffOptions options) : options_(options) {}
 
-  // The sequence may leave. `attempts`: those that were made for it elsewhere.
-  void begin(RequestId request, std::uint32_t attempts, TimePoint now, SourceHost& host);
+  // The sequence may leave. `last`: of the attempts that were made for it elsewhere.
+  void begin(const HandoffKey& last, TimePoint now, SourceHost& host);
   void on_message(const Placement& from, HandoffMessage message, TimePoint now, SourceHost& host);
   // The transfer that was started last for this key has ended.
   void sent(HandoffKey key, bool ok, TimePoint now, SourceHost& host);

@@ -42,7 +42,7 @@ struct SourceStats {
 
 struct TransferStats {
   std::string transport;
-  std::int64_t bytes = 0;
+  std::map<std::string, std::int64_t> bytes;  // that left, by what carried them
   std::int64_t blocks_copied = 0;
   std::int64_t blocks_held = 0;  // not sent: the target had them as a prefix
   std::int64_t failed = 0;

@@ -36,6 +36,11 @@ void HandoffTarget::on_ask(const Placement& from, ReserveAsk&& ask, TimePoint no
                            TargetHost& host) {
   if (const auto it = in_.find(ask.key.request); it != in_.end()) {
     Incoming& in = it->second;
+    if (ask.key.life < in.key.life) return;  // its gateway has given that life up
+    if (ask.key.life > in.key.life) {
+      give_back(in, host);
+      return on_ask(from, std::move(ask), now, host);
+    }
     if (!holds_only(in)) {
       // It has the sequence of an attempt that was given up: the source learns it.
       in.source = from;

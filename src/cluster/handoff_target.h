@@ -56,6 +56,7 @@ class HandoffTarget final {
   [[nodiscard]] TimePoint next_tick() const;
   // Attempts that led here, for the next handoff of the same request.
   [[nodiscard]] std::uint32_t attempts(RequestId request) const;
+  [[nodiscard]] bool knows(RequestId request) const { return in_.contains(request); }
   // It may be handed on: no source thinks of it any more.
   [[nodiscard]] bool settled(RequestId request) const;
   // It was handed on.

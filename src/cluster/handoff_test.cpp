@@ -49,7 +49,7 @@ class HandoffWorld {
   explicit HandoffWorld(WorldLimits limits) : limits_(limits) {}
 
   void begin() {
-    with_source([&](auto& host) { source_.begin(kRequest, 0, now_, host); });
+    with_source([&](auto& host) { source_.begin({kRequest}, now_, host); });
   }
 
   // --- All that may happen next; act(i) for i in [0, num_actions()) ------------

@@ -22,8 +22,9 @@ struct Request {
   std::string length_class;      // requests of one class have similar outputs; may be empty
   std::int32_t length_hint = 0;  // expected output tokens; 0: not said
   SamplingParams sampling;
-  TimePoint arrival{};   // at the gateway
-  std::string trace_id;  // x-request-id of its client, for logs
+  TimePoint arrival{};        // at the gateway
+  std::string trace_id;       // x-request-id of its client, for logs
+  std::uint64_t gateway = 0;  // the process that has its client; 0: this one
   // What instances that are lost have generated; this one goes on after it.
   std::vector<Token> output;
   std::int32_t attempt = 0;  // 0, 1, 2, ...: the how manyth placement

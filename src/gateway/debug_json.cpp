@@ -136,7 +136,9 @@ void write_handoffs(JsonWriter& json, const HandoffStats& handoffs) {
   json.member("refused_not_before", handoffs.source.not_before);
   json.member("refused_never", handoffs.source.never);
   json.member("targets_lost", handoffs.source.targets_lost);
-  json.member("transport", handoffs.transfer.transport).member("bytes", handoffs.transfer.bytes);
+  json.key("bytes").begin_object();
+  for (const auto& [by, bytes] : handoffs.transfer.bytes) json.member(by.c_str(), bytes);
+  json.end_object();
   json.member("blocks_held", handoffs.transfer.blocks_held);
   json.member("transfers_failed", handoffs.transfer.failed).end_object();
 }

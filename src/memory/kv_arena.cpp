@@ -1,6 +1,8 @@
 #include "memory/kv_arena.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,13 +19,25 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kSmallPage = 4096;
 constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
 
+// The file's descriptor, or -1. Its size is sealed: who maps it can rely on that.
+int make_file(std::size_t bytes) {
+  const int file = ::memfd_create("sluice-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file < 0) return -1;
+  if (::ftruncate(file, static_cast<off_t>(bytes)) == 0 &&
+      ::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+    return file;
+  }
+  ::close(file);
+  return -1;
+}
+
 double mebibytes(std::size_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
 }
 
 }  // namespace
 
-Result<KvArena> KvArena::create(const KvLayout& layout, std::int32_t num_blocks) {
+Result<KvArena> KvArena::create(const KvLayout& layout, std::int32_t num_blocks, ArenaKind kind) {
   const std::size_t block_bytes = layout.block_bytes();
   if (layout.num_layers <= 0 || layout.num_kv_heads <= 0 || layout.head_dim_k <= 0 ||
       layout.head_dim_v <= 0 || layout.block_tokens <= 0 || num_blocks <= 0) {
@@ -44,8 +58,13 @@ Result<KvArena> KvArena::create(const KvLayout& layout, std::int32_t num_blocks)
   arena.num_blocks_ = num_blocks;
   arena.bytes_ = count * block_bytes;
   const std::size_t bytes = (arena.bytes_ + kHugePage - 1) / kHugePage * kHugePage + kHugePage;
-  void* mapping =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const bool shared = kind == ArenaKind::kShared;
+  if (shared) arena.descriptor_ = make_file(bytes);
+  void* mapping = MAP_FAILED;
+  if (!shared || arena.descriptor_ >= 0) {
+    mapping = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                     shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, arena.descriptor_, 0);
+  }
   if (mapping == MAP_FAILED) {
     return fail(
         ErrorCode::kNeverFits,
@@ -63,7 +82,8 @@ Result<KvArena> KvArena::create(const KvLayout& layout, std::int32_t num_blocks)
 }
 
 KvArena::KvArena(KvArena&& other) noexcept
-    : mapping_(std::exchange(other.mapping_, nullptr)),
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      mapping_(std::exchange(other.mapping_, nullptr)),
       mapping_bytes_(std::exchange(other.mapping_bytes_, 0)),
       base_(std::exchange(other.base_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
@@ -71,6 +91,7 @@ KvArena::KvArena(KvArena&& other) noexcept
       num_blocks_(std::exchange(other.num_blocks_, 0)) {}
 
 KvArena& KvArena::operator=(KvArena&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
   std::swap(mapping_, other.mapping_);
   std::swap(mapping_bytes_, other.mapping_bytes_);
   std::swap(base_, other.base_);
@@ -82,6 +103,12 @@ KvArena& KvArena::operator=(KvArena&& other) noexcept {
 
 KvArena::~KvArena() {
   if (mapping_ != nullptr) ::munmap(mapping_, mapping_bytes_);
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+ArenaFile KvArena::file() const {
+  if (descriptor_ < 0) return {};
+  return {descriptor_, static_cast<std::size_t>(base_ - mapping_), bytes_};
 }
 
 KvView KvArena::view() const {

@@ -14,11 +14,24 @@
 
 namespace sluice {
 
+// The file that an arena is, for other processes of the host; none: descriptor -1.
+struct ArenaFile {
+  int descriptor = -1;
+  std::size_t offset = 0;  // of block 0
+  std::size_t bytes = 0;   // of all blocks
+};
+
+enum class ArenaKind : std::uint8_t {
+  kPrivate,  // anonymous memory
+  kShared,   // a memfd of fixed size, which other processes may map
+};
+
 class KvArena final {
  public:
   // Reserves the memory; nothing is touched yet. kInvalidArgument: not a layout;
   // kNeverFits: the system does not give that much.
-  [[nodiscard]] static Result<KvArena> create(const KvLayout& layout, std::int32_t num_blocks);
+  [[nodiscard]] static Result<KvArena> create(const KvLayout& layout, std::int32_t num_blocks,
+                                              ArenaKind kind = ArenaKind::kPrivate);
 
   KvArena(KvArena&& other) noexcept;
   KvArena& operator=(KvArena&& other) noexcept;
@@ -33,10 +46,12 @@ class KvArena final {
 
   [[nodiscard]] KvView view() const;
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  [[nodiscard]] ArenaFile file() const;
 
  private:
   KvArena() = default;
 
+  int descriptor_ = -1;
   std::byte* mapping_ = nullptr;
   std::size_t mapping_bytes_ = 0;
   std::byte* base_ = nullptr;  // the first huge page in the mapping

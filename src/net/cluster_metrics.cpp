@@ -144,8 +144,10 @@ class EngineMetrics {
       page_.histogram("sluice_handoff_seconds", "Time spent in each stage of a handoff, seconds.",
                       with("stage", kHandoffStageNames[i]), h.source.stages[i]);
     }
-    page_.counter("sluice_handoff_bytes_total", "KV that was sent to other instances, bytes.",
-                  with("transport", transport), static_cast<double>(h.transfer.bytes));
+    for (const auto& [by, bytes] : h.transfer.bytes) {
+      page_.counter("sluice_handoff_bytes_total", "KV that was sent to other instances, bytes.",
+                    with("transport", by.c_str()), static_cast<double>(bytes));
+    }
     gauge("sluice_reservations", "Sequences that memory is held for and that do not run yet.",
           static_cast<double>(h.reservations));
     counter("sluice_reservations_expired_total", "Reservations whose source fell silent.",

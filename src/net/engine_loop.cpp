@@ -112,11 +112,20 @@ Duration EngineLoop::sleep_time() const {
 void EngineLoop::handle(Command& command) {
   if (auto* request = std::get_if<std::unique_ptr<Request>>(&command)) {
     // Null: handled already, when an exception came between.
-    if (*request) agent_.submit(std::move(*request));
+    if (!*request) return;
+    if (handoff_ && handoff_->knows((*request)->id)) {
+      return refuse(**request,
+                    {ErrorCode::kBusy, "an earlier attempt at it is being handed over here", 1});
+    }
+    agent_.submit(std::move(*request));
   } else if (const auto* id = std::get_if<RequestId>(&command)) {
     if (!handoff_ || !handoff_->cancel(*id)) agent_.cancel(*id);
   } else if (auto* mail = std::get_if<HandoffMail>(&command)) {
     if (handoff_) handoff_->on_mail(std::move(*mail));
+  } else if (auto* kv = std::get_if<KvMail>(&command)) {
+    if (parts_.pieces != nullptr) parts_.pieces->on_message(kv->from, std::move(kv->message));
+  } else if (const auto* lost = std::get_if<WayLost>(&command)) {
+    if (parts_.pieces != nullptr) parts_.pieces->peer_lost(lost->peer);
   } else if (auto* report = std::get_if<LoadReport>(&command)) {
     if (handoff_) handoff_->on_report(std::move(*report));
   } else if (const auto* gone = std::get_if<PeerGone>(&command)) {
@@ -128,25 +137,27 @@ void EngineLoop::handle(Command& command) {
   }
 }
 
+void EngineLoop::refuse(const Request& request, const Error& error) {
+  std::vector<TokenEvent> events(1);
+  events[0].request = request.id;
+  events[0].attempt = request.attempt;
+  events[0].index = static_cast<std::int32_t>(request.output.size());
+  events[0].finish = FinishReason::kError;
+  events[0].error = error;
+  outlet_.on_tokens(std::move(events));
+}
+
 // What the engine holds ends here, and what came too late for it.
 void EngineLoop::end_all(const Error& error) {
   inbox_.close();
   engine_.fail_all(error);
-  std::vector<TokenEvent> events;
-  const auto refuse = [&](Command& command) {
+  const auto refuse_late = [&](Command& command) {
     const auto* request = std::get_if<std::unique_ptr<Request>>(&command);
-    if (request == nullptr || *request == nullptr) return;
-    TokenEvent& event = events.emplace_back();
-    event.request = (*request)->id;
-    event.attempt = (*request)->attempt;
-    event.index = static_cast<std::int32_t>((*request)->output.size());
-    event.finish = FinishReason::kError;
-    event.error = error;
+    if (request != nullptr && *request != nullptr) refuse(**request, error);
   };
-  for (Command& command : commands_) refuse(command);
+  for (Command& command : commands_) refuse_late(command);
   inbox_.drain(commands_);
-  for (Command& command : commands_) refuse(command);
-  if (!events.empty()) on_tokens(std::move(events));
+  for (Command& command : commands_) refuse_late(command);
 }
 
 void EngineLoop::on_report(LoadReport&& report) {

@@ -16,6 +16,7 @@
 #include "cluster/handoff_agent.h"
 #include "cluster/instance_agent.h"
 #include "engine/engine.h"
+#include "transfer/peer_transfer.h"
 
 namespace sluice {
 
@@ -24,7 +25,8 @@ struct HandoffParts {
   HandoffAgentOptions options;
   std::unique_ptr<PlacementPolicy> policy;  // of its local scheduler
   std::unique_ptr<KvTransfer> transfer;
-  std::unique_ptr<PeerPort> peers;
+  std::shared_ptr<PeerPort> peers;
+  PeerTransfer* pieces = nullptr;  // `transfer`, where KV comes and goes in pieces
 };
 
 // What an engine's loop has to say. Called on that loop; moves values on and returns.
@@ -64,6 +66,11 @@ class EngineLoop final : private ReportSink, private TokenSink {
   void deliver(HandoffMail&& mail) { inbox_.push_urgent(std::move(mail)); }
   void hear(LoadReport report) { inbox_.push_urgent(std::move(report)); }
   void peer_gone(const Placement& peer) { inbox_.push_urgent(PeerGone{peer}); }
+  // KV pieces and their receipts; and what was on its way there is lost.
+  void deliver(const KvPeer& from, KvMessage&& message) {
+    inbox_.push_urgent(KvMail{from, std::move(message)});
+  }
+  void way_lost(const KvPeer& peer) { inbox_.push_urgent(WayLost{peer}); }
 
   // After stop(): Engine::learned_lengths().
   [[nodiscard]] std::string learned_lengths() const { return engine_.learned_lengths(); }
@@ -72,16 +79,24 @@ class EngineLoop final : private ReportSink, private TokenSink {
   struct PeerGone {
     Placement peer;
   };
+  struct KvMail {
+    KvPeer from;
+    KvMessage message;
+  };
+  struct WayLost {
+    KvPeer peer;
+  };
   struct Drain {};
   struct Stop {};
-  using Command = std::variant<std::unique_ptr<Request>, RequestId, HandoffMail, LoadReport,
-                               PeerGone, Drain, Stop>;
+  using Command = std::variant<std::unique_ptr<Request>, RequestId, HandoffMail, KvMail, LoadReport,
+                               PeerGone, WayLost, Drain, Stop>;
 
   void run();
   void serve();
   void handle(Command& command);
   [[nodiscard]] Duration sleep_time() const;
   void end_all(const Error& error);
+  void refuse(const Request& request, const Error& error);
   void on_report(LoadReport&& report) override;
   void on_tokens(std::vector<TokenEvent>&& events) override;
 

@@ -9,16 +9,13 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <random>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "net/gathered_writes.h"
-#include "net/proto/cluster.grpc.pb.h"
+#include "net/gateway_call.h"
 #include "net/protocol.h"
-#include "net/security.h"
 #include "net/thread_name.h"
 #include "net/wire.h"
 
@@ -32,144 +29,21 @@ constexpr Duration kLook = std::chrono::milliseconds(200);  // at the directory 
 constexpr Duration kFirstRetry = std::chrono::milliseconds(200);
 constexpr Duration kLastRetry = std::chrono::seconds(5);
 constexpr Duration kRefusedRetry = std::chrono::seconds(30);  // it will say no again
-constexpr Duration kWelcomeLimit = std::chrono::seconds(5);
 constexpr Duration kFreshReport = std::chrono::seconds(2);
-
-class Call;
-
-// What a call needs of the links. Any thread.
-class CallOwner {
- public:
-  virtual ~CallOwner() = default;
-  virtual void on_welcome(Call& call, const proto::Welcome& welcome) = 0;
-  virtual void on_command(const std::shared_ptr<Call>& call, proto::Command& command) = 0;
-  virtual void on_broken(Call& call) = 0;  // nothing comes of it any more
-  // Its last word. It is handed over to be destroyed by a thread that is not gRPC's: the
-  // last channel waits for those threads to end.
-  virtual void on_done(std::shared_ptr<Call> call, const grpc::Status& status) = 0;
-};
-
-// One stream to one gateway. Lives until OnDone().
-class Call final : public grpc::ClientBidiReactor<FromInstance, ToInstance>,
-                   public std::enable_shared_from_this<Call> {
- public:
-  Call(CallOwner& owner, GatewayAddress to, const LinkOptions& options, const Clock& clock)
-      : owner_(owner),
-        to_(std::move(to)),
-        clock_(clock),
-        writes_([this](const FromInstance& message) { StartWrite(&message); }) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    if (options.security.tls()) arguments.SetSslTargetNameOverride(to_.host);
-    const auto channel =
-        grpc::CreateCustomChannel(to_.address, channel_credentials(options.security), arguments);
-    stub_ = proto::Cluster::NewStub(channel);
-    authorize(options.security, context_);
-  }
-
-  void begin(const std::shared_ptr<Call>& self, const std::function<void(FromInstance&)>& hello) {
-    self_ = self;
-    hear();
-    stub_->async()->Attach(&context_, this);
-    AddHold();  // writes come from outside of the reactions
-    StartRead(&incoming_);
-    StartCall();
-    (void)writes_.add(0, hello);
-  }
-
-  // False: the gateway does not read fast enough, or the call is over.
-  template <class Fill>
-  bool send(std::size_t bytes, const Fill& fill) {
-    return writes_.add(bytes, fill);
-  }
-
-  // Nothing is sent or heard from now on. Again does nothing.
-  void end() {
-    if (ended_.exchange(true)) return;
-    writes_.close();
-    owner_.on_broken(*this);
-    context_.TryCancel();
-    RemoveHold();
-  }
-
-  void welcome(std::string gateway, Duration lease) {
-    gateway_ = std::move(gateway);
-    lease_ns_.store(lease.count());
-    welcomed_.store(true);
-  }
-  // For the links' thread: once every quarter of the lease.
-  [[nodiscard]] bool heartbeat_due() {
-    const TimePoint now = clock_.now();
-    if (!welcomed() || now - heartbeat_ < lease() / 4) return false;
-    heartbeat_ = now;
-    return true;
-  }
-  [[nodiscard]] bool welcomed() const { return welcomed_.load() && !ended_.load(); }
-  [[nodiscard]] const std::string& gateway() const { return gateway_; }
-  [[nodiscard]] const std::string& address() const { return to_.address; }
-  [[nodiscard]] Duration lease() const { return Duration(lease_ns_.load()); }
-  [[nodiscard]] Duration silence() const {
-    return clock_.now() - TimePoint(Duration(heard_.load(std::memory_order_relaxed)));
-  }
-
- private:
-  void OnReadDone(bool ok) override {
-    if (!ok) return end();
-    hear();
-    if (incoming_.has_welcome() && !welcomed_.load()) owner_.on_welcome(*this, incoming_.welcome());
-    const auto self = shared_from_this();
-    for (proto::Command& command : *incoming_.mutable_commands()) {
-      if (!ended_.load()) owner_.on_command(self, command);
-    }
-    if (ended_.load()) return;
-    incoming_.Clear();
-    StartRead(&incoming_);
-  }
-  void OnWriteDone(bool ok) override {
-    if (!ok) return end();
-    writes_.written();
-  }
-  void OnDone(const grpc::Status& status) override {
-    end();
-    owner_.on_done(std::move(self_), status);
-  }
-  void hear() { heard_.store(clock_.now().time_since_epoch().count(), std::memory_order_relaxed); }
-
-  CallOwner& owner_;
-  const GatewayAddress to_;
-  const Clock& clock_;
-  grpc::ClientContext context_;
-  std::unique_ptr<proto::Cluster::Stub> stub_;
-  GatheredWrites<FromInstance> writes_;
-  ToInstance incoming_;
-  std::string gateway_;  // fixed once welcomed_
-  std::atomic<Duration::rep> lease_ns_{Duration(kWelcomeLimit).count()};
-  std::atomic<bool> welcomed_{false};
-  std::atomic<bool> ended_{false};
-  std::atomic<Duration::rep> heard_{0};
-  TimePoint heartbeat_{};  // of the links' thread
-  std::shared_ptr<Call> self_;
-};
-
-std::uint64_t random_process() {
-  std::random_device device;
-  return (std::uint64_t{device()} << 32) | device();
-}
 
 }  // namespace
 
-class GatewayLinks::Impl final : public CallOwner {
+class GatewayLinks::Impl final : public GatewayCallOwner {
  public:
   Impl(LinkOptions options, std::unique_ptr<GatewayDirectory> directory, const Clock& clock)
       : options_(std::move(options)),
         limits_{.vocabulary = options_.vocabulary},
         directory_(std::move(directory)),
-        clock_(clock),
-        process_(random_process()) {}
+        clock_(clock) {}
 
-  void start(EngineLoop& engine) {
+  void start(EngineLoop& engine, PeerLinks& peers) {
     engine_ = &engine;
+    peers_ = &peers;
     thread_ = std::thread([this] { run(); });
   }
 
@@ -210,18 +84,43 @@ class GatewayLinks::Impl final : public CallOwner {
 
   // --- from the engine's loop
 
-  void on_report(LoadReport&& report, std::shared_ptr<const EngineStats> stats) {
+  void on_report(LoadReport&& report, std::shared_ptr<const EngineStats> stats,
+                 const std::shared_ptr<const HandoffReport>& handoffs) {
     for (const auto& call : calls()) {
-      if (call->welcomed()) send_report(*call, report, stats.get());
+      if (call->welcomed()) send_report(*call, report, stats.get(), handoffs.get());
     }
     const std::lock_guard lock(mutex_);
     last_report_ = std::move(report);
     last_report_->seen.clear();
     if (stats) last_stats_ = std::move(stats);
+    if (handoffs) last_handoffs_ = handoffs->stats;
+  }
+
+  // --- of handoffs
+
+  [[nodiscard]] bool serves(std::uint64_t gateway) { return find_gateway(gateway) != nullptr; }
+
+  bool runs_here(const RequestOrigin& origin) {
+    const std::shared_ptr<GatewayCall> call = find_gateway(origin.gateway);
+    if (!call) return false;
+    {
+      const std::lock_guard lock(mutex_);
+      requests_[origin.request] = {call, origin.attempt, origin.trace_id};
+    }
+    spdlog::debug("request {} ({:016x}) runs here", origin.trace_id, origin.request.value);
+    say_where(*call, origin, 0);
+    return true;
+  }
+  void runs_there(const RequestOrigin& origin, std::uint64_t process) {
+    if (const auto call = find_gateway(origin.gateway)) say_where(*call, origin, process);
+  }
+  void left(RequestId request) {
+    const std::lock_guard lock(mutex_);
+    requests_.erase(request);
   }
 
   void on_tokens(std::vector<TokenEvent>&& events) {
-    std::map<std::shared_ptr<Call>, std::vector<const TokenEvent*>> by_call;
+    std::map<std::shared_ptr<GatewayCall>, std::vector<const TokenEvent*>> by_call;
     {
       const std::lock_guard lock(mutex_);
       for (const TokenEvent& event : events) {
@@ -252,27 +151,44 @@ class GatewayLinks::Impl final : public CallOwner {
 
  private:
   struct Taken {
-    std::shared_ptr<Call> call;
+    std::shared_ptr<GatewayCall> call;
     std::int32_t attempt = 0;
     std::string trace_id;
   };
   // A gateway that is called again and again while the directory names it.
   struct Link {
-    std::shared_ptr<Call> call;  // null: between two calls
+    std::shared_ptr<GatewayCall> call;  // null: between two calls
     TimePoint next_try{};
     Duration retry = kFirstRetry;
     std::string told;  // the last failure that was logged
   };
 
-  [[nodiscard]] std::vector<std::shared_ptr<Call>> calls() {
+  [[nodiscard]] std::vector<std::shared_ptr<GatewayCall>> calls() {
     const std::lock_guard lock(mutex_);
-    std::vector<std::shared_ptr<Call>> all;
+    std::vector<std::shared_ptr<GatewayCall>> all;
     for (const auto& [address, call] : open_) all.push_back(call);
     return all;
   }
 
+  [[nodiscard]] std::shared_ptr<GatewayCall> find_gateway(std::uint64_t process) {
+    for (auto& call : calls()) {
+      if (call->welcomed() && call->process() == process) return call;
+    }
+    return nullptr;
+  }
+
+  static void say_where(GatewayCall& call, const RequestOrigin& origin, std::uint64_t process) {
+    const bool sent = call.send(32, [&](FromInstance& message) {
+      proto::RunsAt& m = *message.add_runs_at();
+      m.set_request(origin.request.value);
+      m.set_attempt(origin.attempt);
+      m.set_process(process);
+    });
+    if (!sent) call.end();
+  }
+
   void forget_done() {
-    std::vector<std::shared_ptr<Call>> done;
+    std::vector<std::shared_ptr<GatewayCall>> done;
     const std::lock_guard lock(mutex_);
     std::swap(done, done_);
   }
@@ -304,12 +220,12 @@ class GatewayLinks::Impl final : public CallOwner {
   }
 
   void call_if_due(const GatewayAddress& address) {
-    std::shared_ptr<Call> call;
+    std::shared_ptr<GatewayCall> call;
     {
       const std::lock_guard lock(mutex_);
       Link& link = links_[address.address];
       if (link.call || clock_.now() < link.next_try) return;
-      call = link.call = std::make_shared<Call>(*this, address, options_, clock_);
+      call = link.call = std::make_shared<GatewayCall>(*this, address, options_.security, clock_);
       open_.emplace(call.get(), call);
     }
     call->begin(call, [this](FromInstance& message) {
@@ -320,18 +236,21 @@ class GatewayLinks::Impl final : public CallOwner {
       hello.set_model(options_.model);
       hello.set_kv_layout(options_.kv_layout);
       hello.set_model_name(options_.model_name);
-      hello.set_process(process_);
+      hello.set_process(options_.process);
+      hello.set_address(peers_->address());
       hello.set_context(options_.context);
     });
   }
 
   // What waits already is replaced, but for the requests that it has seen.
-  static void send_report(Call& call, const LoadReport& report, const EngineStats* stats) {
+  void send_report(GatewayCall& call, const LoadReport& report, const EngineStats* stats,
+                   const HandoffReport* handoffs) {
     const bool sent = call.send(4096, [&](FromInstance& message) {
       const google::protobuf::RepeatedField<std::uint64_t> seen = message.report().seen();
       message.clear_report();
       encode(report, *message.mutable_report());
       message.mutable_report()->mutable_seen()->MergeFrom(seen);
+      if (handoffs != nullptr) add_handoffs(*handoffs, report.measured_at, message);
       if (stats == nullptr) return;
       message.clear_stats();
       encode(*stats, report.measured_at, *message.mutable_stats());
@@ -339,16 +258,41 @@ class GatewayLinks::Impl final : public CallOwner {
     if (!sent) call.end();
   }
 
+  // As a report; the decisions of one that waits already stay.
+  void add_handoffs(const HandoffReport& handoffs, TimePoint now, FromInstance& message) {
+    constexpr int kMost = 256;
+    const google::protobuf::RepeatedPtrField<proto::Decision> before =
+        message.handoffs().decisions();
+    message.clear_handoffs();
+    const auto process_of = [this](InstanceId instance) { return peers_->process_of(instance); };
+    encode(handoffs, now, process_of, *message.mutable_handoffs());
+    auto& decisions = *message.mutable_handoffs()->mutable_decisions();
+    const int room = kMost - decisions.size();
+    for (const proto::Decision& d : before) {
+      if (before.size() <= room) *decisions.Add() = d;
+    }
+  }
+
   // --- from the calls
 
-  void on_welcome(Call& call, const proto::Welcome& welcome) override {
+  void on_peers(GatewayCall& call, const proto::PeerList& list) override {
+    std::vector<PeerInfo> peers;
+    for (const proto::Peer& peer : list.peers()) {
+      if (peer.name().size() > kMaxName || !parse_host_port(peer.address())) continue;
+      peers.push_back({peer.name(), peer.address(), peer.process(), peer.kv_layout()});
+    }
+    peers_->set_peers(call.process(), std::move(peers));
+  }
+
+  void on_welcome(GatewayCall& call, const proto::Welcome& welcome) override {
     const Duration lease(std::clamp<std::int64_t>(welcome.lease_ns(), Duration(kLook).count() * 4,
                                                   Duration(std::chrono::hours(1)).count()));
-    call.welcome(welcome.gateway(), lease);
+    call.welcome(welcome, lease);
     spdlog::info("joined gateway {} at {} as instance {}", welcome.gateway(), call.address(),
                  welcome.instance());
     std::optional<LoadReport> report;
     std::shared_ptr<const EngineStats> stats;
+    std::optional<HandoffReport> handoffs;
     {
       const std::lock_guard lock(mutex_);
       Link& link = links_[call.address()];
@@ -358,12 +302,13 @@ class GatewayLinks::Impl final : public CallOwner {
       if (last_report_ && clock_.now() - last_report_->measured_at < kFreshReport) {
         report = last_report_;
         stats = last_stats_;
+        if (last_handoffs_) handoffs.emplace(HandoffReport{*last_handoffs_, {}});
       }
     }
-    if (report) send_report(call, *report, stats.get());
+    if (report) send_report(call, *report, stats.get(), handoffs ? &*handoffs : nullptr);
   }
 
-  void on_command(const std::shared_ptr<Call>& call, proto::Command& command) override {
+  void on_command(const std::shared_ptr<GatewayCall>& call, proto::Command& command) override {
     switch (command.command_case()) {
       case proto::Command::kSubmit: return take(call, command.submit());
       case proto::Command::kCancel: {
@@ -371,7 +316,8 @@ class GatewayLinks::Impl final : public CallOwner {
         {
           const std::lock_guard lock(mutex_);
           const auto it = requests_.find(id);
-          if (it == requests_.end() || it->second.call != call) return;
+          // Who is not known has perhaps been handed over, and is cancelled there.
+          if (it != requests_.end() && it->second.call != call) return;
         }
         return engine_->cancel(id);
       }
@@ -383,12 +329,13 @@ class GatewayLinks::Impl final : public CallOwner {
     }
   }
 
-  void take(const std::shared_ptr<Call>& call, const proto::Request& message) {
+  void take(const std::shared_ptr<GatewayCall>& call, const proto::Request& message) {
     auto decoded = decode(message, clock_.now(), limits_);
     if (!decoded) {
       return refuse(*call, RequestId{message.id()}, message.attempt(), decoded.error());
     }
     auto request = std::make_unique<Request>(std::move(*decoded));
+    request->gateway = call->process();
     const RequestId id = request->id;
     const std::int32_t attempt = request->attempt;
     {
@@ -409,7 +356,7 @@ class GatewayLinks::Impl final : public CallOwner {
     refuse(*call, id, attempt, {ErrorCode::kBusy, "the instance's inbox is full", 1});
   }
 
-  static void refuse(Call& call, RequestId id, std::int32_t attempt, const Error& error) {
+  static void refuse(GatewayCall& call, RequestId id, std::int32_t attempt, const Error& error) {
     TokenEvent event;
     event.request = id;
     event.attempt = attempt;
@@ -419,7 +366,7 @@ class GatewayLinks::Impl final : public CallOwner {
   }
 
   // Its requests are orphans: nobody waits for them.
-  void on_broken(Call& call) override {
+  void on_broken(GatewayCall& call) override {
     std::vector<RequestId> orphans;
     {
       const std::lock_guard lock(mutex_);
@@ -432,6 +379,7 @@ class GatewayLinks::Impl final : public CallOwner {
         it = requests_.erase(it);
       }
     }
+    if (call.was_welcomed()) peers_->forget_peers(call.process());
     for (const RequestId id : orphans) engine_->cancel(id);
     if (!orphans.empty()) {
       spdlog::warn("gateway {} is gone; {} requests of it are cancelled", call.gateway(),
@@ -439,7 +387,7 @@ class GatewayLinks::Impl final : public CallOwner {
     }
   }
 
-  void on_done(std::shared_ptr<Call> call, const grpc::Status& status) override {
+  void on_done(std::shared_ptr<GatewayCall> call, const grpc::Status& status) override {
     const std::lock_guard lock(mutex_);  // to the end: stop() may destroy all of this then
     Link& link = links_[call->address()];
     link.call.reset();
@@ -462,8 +410,8 @@ class GatewayLinks::Impl final : public CallOwner {
   const WireLimits limits_;
   const std::unique_ptr<GatewayDirectory> directory_;
   const Clock& clock_;
-  const std::uint64_t process_;
   EngineLoop* engine_ = nullptr;
+  PeerLinks* peers_ = nullptr;
   std::thread thread_;
   std::atomic<bool> engine_ended_{false};
   std::atomic<bool> drain_asked_{false};
@@ -472,12 +420,13 @@ class GatewayLinks::Impl final : public CallOwner {
   std::condition_variable changed_;
   // All below guarded by mutex_.
   bool stopping_ = false;
-  std::map<std::string, Link> links_;                  // by address
-  std::map<const Call*, std::shared_ptr<Call>> open_;  // until they are done
-  std::vector<std::shared_ptr<Call>> done_;            // to be destroyed
-  std::unordered_map<RequestId, Taken> requests_;      // that have not ended
+  std::map<std::string, Link> links_;                                // by address
+  std::map<const GatewayCall*, std::shared_ptr<GatewayCall>> open_;  // until they are done
+  std::vector<std::shared_ptr<GatewayCall>> done_;                   // to be destroyed
+  std::unordered_map<RequestId, Taken> requests_;                    // that have not ended
   std::optional<LoadReport> last_report_;
   std::shared_ptr<const EngineStats> last_stats_;
+  std::optional<HandoffStats> last_handoffs_;
 };
 
 GatewayLinks::GatewayLinks(LinkOptions options, std::unique_ptr<GatewayDirectory> directory,
@@ -487,8 +436,20 @@ GatewayLinks::~GatewayLinks() {
   stop();
 }
 
-void GatewayLinks::start(EngineLoop& engine) {
-  impl_->start(engine);
+void GatewayLinks::start(EngineLoop& engine, PeerLinks& peers) {
+  impl_->start(engine, peers);
+}
+bool GatewayLinks::serves(std::uint64_t gateway) const {
+  return impl_->serves(gateway);
+}
+bool GatewayLinks::runs_here(const RequestOrigin& origin) {
+  return impl_->runs_here(origin);
+}
+void GatewayLinks::runs_there(const RequestOrigin& origin, std::uint64_t process) {
+  impl_->runs_there(origin, process);
+}
+void GatewayLinks::left(RequestId request) {
+  impl_->left(request);
 }
 void GatewayLinks::stop() {
   impl_->stop();
@@ -506,8 +467,8 @@ bool GatewayLinks::drain_asked() const {
   return impl_->drain_asked();
 }
 void GatewayLinks::on_report(LoadReport&& report, std::shared_ptr<const EngineStats> stats,
-                             std::shared_ptr<const HandoffReport>) {
-  impl_->on_report(std::move(report), std::move(stats));
+                             std::shared_ptr<const HandoffReport> handoffs) {
+  impl_->on_report(std::move(report), std::move(stats), handoffs);
 }
 void GatewayLinks::on_tokens(std::vector<TokenEvent>&& events) {
   impl_->on_tokens(std::move(events));

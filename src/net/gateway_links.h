@@ -15,6 +15,7 @@
 #include "net/cluster_security.h"
 #include "net/engine_loop.h"
 #include "net/gateway_directory.h"
+#include "net/peer_links.h"
 #include "scheduling/load_report.h"
 
 namespace sluice {
@@ -26,7 +27,8 @@ struct LinkOptions {
   std::uint64_t kv_layout = 0;
   std::string model_name;
   std::int32_t vocabulary = 1 << 24;
-  std::int32_t context = 0;  // longest sequence, tokens
+  std::int32_t context = 0;   // longest sequence, tokens
+  std::uint64_t process = 0;  // of this life of the program; random
   ClusterSecurity security;
 };
 
@@ -36,8 +38,8 @@ class GatewayLinks final : public EngineOutlet {
                const Clock& clock);
   ~GatewayLinks() override;  // stops
 
-  // The engine is to exist until stop() has returned.
-  void start(EngineLoop& engine);
+  // Both are to exist until stop() has returned.
+  void start(EngineLoop& engine, PeerLinks& peers);
   // Tells the gateways that this instance leaves, so that what still runs goes on
   // elsewhere, and ends the streams.
   void stop();
@@ -50,6 +52,16 @@ class GatewayLinks final : public EngineOutlet {
   [[nodiscard]] bool engine_ended() const;
   // A gateway has asked this instance to take nothing new.
   [[nodiscard]] bool drain_asked() const;
+
+  // Of requests that are handed over; any thread.
+  // The gateway is linked to this instance.
+  [[nodiscard]] bool serves(std::uint64_t gateway) const;
+  // It runs here from now on, and its gateway learns it. False: that one is not linked.
+  [[nodiscard]] bool runs_here(const RequestOrigin& origin);
+  // It runs in that process.
+  void runs_there(const RequestOrigin& origin, std::uint64_t process);
+  // Nothing more is said of it from here.
+  void left(RequestId request);
 
   // EngineOutlet, on the engine's loop.
   void on_report(LoadReport&& report, std::shared_ptr<const EngineStats> stats,

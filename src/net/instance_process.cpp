@@ -2,25 +2,66 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "net/engine_loop.h"
 #include "net/gateway_links.h"
+#include "net/peer_links.h"
+#include "net/process_id.h"
 #include "net/protocol.h"
 
 namespace sluice {
 
+namespace {
+
+PeerOptions peer_options(const InstanceProcessOptions& options, std::uint64_t process) {
+  const InstanceHandoffs& handoffs = options.handoffs;
+  const bool part = handoffs.arena.base != nullptr;
+  return {.name = options.name,
+          .role = part ? options.role : Role::kUnified,
+          .process = process,
+          .kv = {options.model, handoffs.arena.layout},
+          .kv_layout = options.kv_layout,
+          .vocabulary = options.vocabulary,
+          .listen = part ? handoffs.listen : "",
+          .advertise = handoffs.advertise,
+          .lease = handoffs.lease,
+          .arena = handoffs.file,
+          .security = options.security};
+}
+
+// Other processes may be in a long step as well, but must not be waited for as long as one
+// of this process is.
+HandoffOptions handoff_options(const InstanceHandoffs& handoffs) {
+  HandoffOptions options;
+  options.lease = handoffs.lease;
+  options.reserve_timeout = std::max<Duration>(options.reserve_timeout, handoffs.lease / 2);
+  return options;
+}
+
+PlacementLimits placement_limits(const InstanceHandoffs& handoffs) {
+  PlacementLimits limits;
+  limits.max_report_age = std::max(limits.max_report_age, handoffs.lease);
+  return limits;
+}
+
+}  // namespace
+
 class InstanceProcess::Impl {
  public:
   Impl(const InstanceProcessOptions& options, std::unique_ptr<GatewayDirectory> directory,
-       LocalInstance instance, const SamplerFactory& samplers, const Clock& clock)
-      : links({.name = options.name,
+       LocalInstance instance, const SamplerFactory& samplers, const Clock& clock,
+       std::uint64_t process = random_process())
+      : peers(std::make_shared<PeerLinks>(peer_options(options, process), clock)),
+        links({.name = options.name,
                .role = options.role,
                .model = options.model,
                .kv_layout = options.kv_layout,
                .model_name = options.model_name,
                .vocabulary = options.vocabulary,
                .context = instance.engine.max_context,
+               .process = process,
                .security = options.security},
               std::move(directory), clock),
         engine({.role = options.role,
@@ -29,20 +70,46 @@ class InstanceProcess::Impl {
                 .step_token_budget = instance.engine.batch.max_step_tokens},
                instance.engine, std::move(instance.runner), std::move(instance.host), samplers,
                clock, links, options.inbox_capacity) {
-    links.start(engine);
-    engine.start();
+    if (options.handoffs.arena.base != nullptr) join(options.handoffs, options, clock);
   }
   ~Impl() { stop(); }
+
+  Status start() {
+    TRY_STATUS(peers->start(engine, links));
+    links.start(engine, *peers);
+    engine.start();
+    return {};
+  }
 
   // The links first: gateways place nothing here any more, and what runs goes on elsewhere
   // after the last token that left.
   void stop() {
     links.stop();
+    peers->stop();
     engine.stop();
   }
 
+  std::shared_ptr<PeerLinks> peers;
   GatewayLinks links;
   EngineLoop engine;
+
+ private:
+  void join(const InstanceHandoffs& handoffs, const InstanceProcessOptions& options,
+            const Clock& clock) {
+    auto transfer = std::make_unique<PeerTransfer>(
+        handoffs.arena, PeerTransferOptions{.checksum = handoffs.checksum}, *peers);
+    HandoffParts parts;
+    parts.options = {.self = PeerLinks::kSelf,
+                     .role = options.role,
+                     .kv = {options.model, handoffs.arena.layout},
+                     .memory = kPieceMemory,
+                     .handoff = handoff_options(handoffs)};
+    parts.policy = make_policy(handoffs.policy, placement_limits(handoffs), Rng(random_process()));
+    parts.pieces = transfer.get();
+    parts.transfer = std::move(transfer);
+    parts.peers = peers;
+    engine.join(std::move(parts));
+  }
 };
 
 Result<std::unique_ptr<InstanceProcess>> InstanceProcess::start(InstanceProcessOptions options,
@@ -54,9 +121,21 @@ Result<std::unique_ptr<InstanceProcess>> InstanceProcess::start(InstanceProcessO
                 fmt::format("an instance's name has 1 to {} bytes, \"{}\" has {}", kMaxName,
                             options.name, options.name.size()));
   }
+  if (!make_policy(options.handoffs.policy, {}, Rng(1))) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("no placement policy is called '{}'", options.handoffs.policy));
+  }
+  if (options.role != Role::kUnified && options.handoffs.arena.base == nullptr) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("a {} instance needs an arena to hand KV over from or into",
+                            role_name(options.role)));
+  }
   TRY(auto directory, make_directory(options.join));
-  return std::unique_ptr<InstanceProcess>(new InstanceProcess(
-      std::make_unique<Impl>(options, std::move(directory), std::move(instance), samplers, clock)));
+  instance.engine.hands_over = options.role == Role::kPrefill;
+  auto impl =
+      std::make_unique<Impl>(options, std::move(directory), std::move(instance), samplers, clock);
+  TRY_STATUS(impl->start());
+  return std::unique_ptr<InstanceProcess>(new InstanceProcess(std::move(impl)));
 }
 
 InstanceProcess::InstanceProcess(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -6,14 +6,27 @@
 #include <string>
 #include <vector>
 
+#include "base/kv_layout.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "memory/kv_arena.h"
 #include "model/sampler.h"
 #include "net/cluster_security.h"
 #include "net/local_cluster.h"
 #include "scheduling/load_report.h"
 
 namespace sluice {
+
+// How an instance takes part in handoffs to and from others.
+struct InstanceHandoffs {
+  KvView arena;                        // that its runner is bound to; none: it takes no part
+  ArenaFile file;                      // of the arena, for others of the host; or none
+  std::string listen = "127.0.0.1:0";  // where others reach it; who only prefills does not listen
+  std::string advertise;               // what they are told; empty: `listen`
+  std::string policy = "least-peak";   // of its local scheduler; one of policy_names()
+  Duration lease = std::chrono::seconds(10);  // of reservations and of kept KV
+  bool checksum = false;                      // of KV that is sent
+};
 
 struct InstanceProcessOptions {
   std::string name;  // the same after a restart
@@ -25,6 +38,7 @@ struct InstanceProcessOptions {
   std::int32_t vocabulary = 1 << 24;
   ClusterSecurity security;
   std::size_t inbox_capacity = 4096;
+  InstanceHandoffs handoffs;
 };
 
 // Any thread but for construction and destruction.

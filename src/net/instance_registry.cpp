@@ -9,10 +9,12 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
 
+#include "net/gateway_directory.h"
 #include "net/gathered_writes.h"
 #include "net/proto/cluster.grpc.pb.h"
 #include "net/protocol.h"
@@ -39,6 +41,8 @@ struct Identity {
   std::string name;
   Placement placement;
   std::uint64_t process = 0;
+  std::string address;  // at which its peers reach it, or empty
+  std::uint64_t kv_layout = 0;
 };
 
 class Session;
@@ -325,7 +329,11 @@ class InstanceRegistry::Impl final : public proto::Cluster::CallbackService, pub
       spdlog::error("instance {}: {}", hello.name(), status.error_message());
       return status;
     }
-    Identity identity{hello.name(), {}, hello.process()};
+    if (!hello.address().empty() && !parse_host_port(hello.address())) {
+      return {grpc::StatusCode::INVALID_ARGUMENT,
+              fmt::format("\"{}\" is no address for peers", hello.address())};
+    }
+    Identity identity{hello.name(), {}, hello.process(), hello.address(), hello.kv_layout()};
     std::shared_ptr<Session> former;
     {
       const std::lock_guard lock(mutex_);
@@ -356,11 +364,60 @@ class InstanceRegistry::Impl final : public proto::Cluster::CallbackService, pub
       welcome.set_incarnation(identity.placement.incarnation.value);
       welcome.set_gateway(options_.gateway);
       welcome.set_lease_ns(options_.lease.count());
+      welcome.set_process(options_.process);
     });
+    tell_peers();
     return grpc::Status::OK;
   }
 
+  // Under the lock, so that the last one said is the last one true.
+  void tell_peers() {
+    const std::lock_guard lock(mutex_);
+    proto::PeerList list;
+    for (const auto& [id, session] : placed_) {
+      const Identity& identity = session->identity();
+      if (identity.address.empty()) continue;
+      proto::Peer& peer = *list.add_peers();
+      peer.set_name(identity.name);
+      peer.set_address(identity.address);
+      peer.set_process(identity.process);
+      peer.set_kv_layout(identity.kv_layout);
+    }
+    for (const auto& [id, session] : placed_) {
+      (void)session->send(64 * static_cast<std::size_t>(list.peers_size()),
+                          [&](ToInstance& message) { *message.mutable_peers() = list; });
+    }
+  }
+
+  [[nodiscard]] std::optional<Placement> placement_of(std::uint64_t process) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, session] : placed_) {
+      if (session->identity().process == process) return session->identity().placement;
+    }
+    return std::nullopt;
+  }
+
+  // Where a request runs that was handed over.
+  void on_runs_at(const Identity& from, const proto::RunsAt& message) {
+    const RequestId request{message.request()};
+    const auto where = message.process() == 0 ? from.placement : placement_of(message.process());
+    if (where) {
+      scheduler_.push_urgent(RunsAtMessage{request, message.attempt(), *where});
+      return;
+    }
+    // It went to one that is gone: it goes on elsewhere.
+    EventsMessage lost;
+    TokenEvent& event = lost.events.emplace_back();
+    event.request = request;
+    event.attempt = message.attempt();
+    event.finish = FinishReason::kError;
+    event.error = {ErrorCode::kUnavailable,
+                   fmt::format("{} handed it over to an instance that is gone", from.name), 0};
+    scheduler_.push_urgent(std::move(lost));
+  }
+
   void on_message(const Identity& from, FromInstance& message, std::string& wrong) override {
+    for (const proto::RunsAt& m : message.runs_at()) on_runs_at(from, m);
     EventsMessage events;
     for (const proto::TokenEvent& event : message.events()) {
       auto decoded = decode(event, limits_);
@@ -380,6 +437,12 @@ class InstanceRegistry::Impl final : public proto::Cluster::CallbackService, pub
       if (!stats) return wrong.assign(stats.error().message), void();
       told.stats = std::make_shared<const EngineStats>(std::move(*stats));
     }
+    if (message.has_handoffs()) {
+      const auto placement = [this](std::uint64_t process) { return placement_of(process); };
+      auto handoffs = decode(message.handoffs(), now, from.placement.instance, placement, limits_);
+      if (!handoffs) return wrong.assign(handoffs.error().message), void();
+      told.handoffs = std::make_shared<const HandoffReport>(std::move(*handoffs));
+    }
     scheduler_.push_urgent(std::move(told));
   }
 
@@ -392,6 +455,7 @@ class InstanceRegistry::Impl final : public proto::Cluster::CallbackService, pub
         placed_.erase(it);
       }
     }
+    tell_peers();
     spdlog::warn("instance {} ({}) is gone: {}", from.placement.instance.value, from.name, why);
     scheduler_.push_urgent(GoneMessage{
         from.placement.instance, from.placement.incarnation,

@@ -28,6 +28,7 @@ struct RegistryOptions {
   std::int32_t vocabulary = 1 << 24;
   std::int32_t context = 0;  // tokens that clients are offered; instances hold as many
   Duration lease = std::chrono::seconds(5);
+  std::uint64_t process = 0;  // of this life of the gateway; random
   ClusterSecurity security;
 };
 

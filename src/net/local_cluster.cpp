@@ -25,9 +25,10 @@ class LocalPeers final : public PeerPort {
       engines_[mail.to.instance.value]->deliver(std::move(mail));
     }
   }
-  void runs_at(RequestId request, const Placement& placement) override {
-    scheduler_.push_urgent(RunsAtMessage{request, placement});
+  void runs_at(const RequestOrigin& origin, const Placement& placement) override {
+    scheduler_.push_urgent(RunsAtMessage{origin.request, origin.attempt, placement});
   }
+  void left(RequestId) override {}  // only who has a request speaks of it
   void share(const LoadReport& report) override {
     if (report.role == Role::kPrefill) return;  // nobody hands over to those
     for (std::size_t i = 0; i < engines_.size(); ++i) {

@@ -103,7 +103,6 @@ class PacedRunner final : public ModelRunner {
 
 struct ClusterSetup {
   std::size_t instances = 2;
-  std::size_t prefill = 0;  // of these the first so many; the others decode. 0: all do both
   FakeModelOptions model{.num_blocks = 256, .block_tokens = 4};
   EngineOptions engine{};
   LocalClusterOptions cluster{};
@@ -121,22 +120,10 @@ class RunningCluster {
     setup.engine.kv.window.block_tokens = setup.model.block_tokens;
     setup.engine.kv.window.step_token_budget = setup.engine.batch.max_step_tokens;
     std::vector<LocalInstance> instances;
-    memory.resize(setup.instances * static_cast<std::size_t>(setup.model.num_blocks) *
-                  static_cast<std::size_t>(setup.model.block_tokens));
-    const KvView arena{reinterpret_cast<std::byte*>(memory.data()),
-                       FakeModelRunner::fake_kv_layout(setup.model.block_tokens),
-                       static_cast<std::int32_t>(setup.instances) * setup.model.num_blocks};
-    if (setup.prefill > 0) setup.cluster.arena = arena;
     for (std::size_t i = 0; i < setup.instances; ++i) {
       const auto failure = i == setup.failing ? setup.failure : PacedRunner::Failure::kNone;
       auto runner = std::make_unique<PacedRunner>(setup.model, setup.step, failure, setup.fail_at);
-      Role role = Role::kUnified;
-      if (setup.prefill > 0) {
-        setup.engine.kv.first_block = static_cast<std::int32_t>(i) * setup.model.num_blocks;
-        runner->bind(arena);
-        role = i < setup.prefill ? Role::kPrefill : Role::kDecode;
-      }
-      instances.push_back({setup.engine, std::move(runner), nullptr, role});
+      instances.push_back({setup.engine, std::move(runner), nullptr});
     }
     auto started =
         LocalCluster::start(setup.cluster, std::move(instances), samplers, clock, recorder);
@@ -164,7 +151,6 @@ class RunningCluster {
     return cluster->ready();
   }
 
-  std::vector<Token> memory;  // of all instances
   SteadyClock clock;
   SharedRecorder recorder;
   FakeSamplerFactory samplers;

@@ -7,6 +7,7 @@
 
 #include "net/gateway_directory.h"
 #include "net/instance_registry.h"
+#include "net/process_id.h"
 #include "net/scheduler_loop.h"
 
 namespace sluice {
@@ -40,6 +41,7 @@ class RemoteCluster::Impl final : public InstancePort {
                                             .vocabulary = options.vocabulary,
                                             .context = options.context,
                                             .lease = options.lease,
+                                            .process = random_process(),
                                             .security = options.security},
                                            inbox_, clock));
     scheduler_.start();

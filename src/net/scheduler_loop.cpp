@@ -73,33 +73,34 @@ void SchedulerLoop::run() {
 
 void SchedulerLoop::handle(SchedulerMessage& message, TimePoint now) {
   unpublished_ = true;
-  std::visit(Overloaded{
-                 [&](SubmitMessage& m) { scheduler_.submit(std::move(m.request), now); },
-                 [&](CancelMessage& m) { scheduler_.cancel(m.request, now); },
-                 [&](ReportMessage& m) {
-                   Known& known = known_[m.report.instance];
-                   if (m.stats) known.stats = std::move(m.stats);
-                   if (m.handoffs) {
-                     for (const Decision& d : m.handoffs->decisions) scheduler_.note(d);
-                     known.handoffs = std::move(m.handoffs);
-                   }
-                   known.name = std::move(m.name);
-                   scheduler_.on_report(std::move(m.report), now);
-                 },
-                 [&](EventsMessage& m) { scheduler_.on_tokens(std::move(m.events), now); },
-                 [&](RunsAtMessage& m) { scheduler_.runs_at(m.request, m.placement, now); },
-                 [&](GoneMessage& m) {
-                   known_.erase(m.instance);
-                   scheduler_.instance_gone(m.instance, m.incarnation, m.error, now);
-                 },
-                 [&](DrainMessage&) {
-                   draining_ = true;
-                   scheduler_.drain();
-                 },
-                 [&](ClosingMessage&) { scheduler_.stop_retrying(); },
-                 [&](StopMessage&) { stopping_ = true; },
-             },
-             message);
+  std::visit(
+      Overloaded{
+          [&](SubmitMessage& m) { scheduler_.submit(std::move(m.request), now); },
+          [&](CancelMessage& m) { scheduler_.cancel(m.request, now); },
+          [&](ReportMessage& m) {
+            Known& known = known_[m.report.instance];
+            if (m.stats) known.stats = std::move(m.stats);
+            if (m.handoffs) {
+              for (const Decision& d : m.handoffs->decisions) scheduler_.note(d);
+              known.handoffs = std::move(m.handoffs);
+            }
+            known.name = std::move(m.name);
+            scheduler_.on_report(std::move(m.report), now);
+          },
+          [&](EventsMessage& m) { scheduler_.on_tokens(std::move(m.events), now); },
+          [&](RunsAtMessage& m) { scheduler_.runs_at(m.request, m.attempt, m.placement, now); },
+          [&](GoneMessage& m) {
+            known_.erase(m.instance);
+            scheduler_.instance_gone(m.instance, m.incarnation, m.error, now);
+          },
+          [&](DrainMessage&) {
+            draining_ = true;
+            scheduler_.drain();
+          },
+          [&](ClosingMessage&) { scheduler_.stop_retrying(); },
+          [&](StopMessage&) { stopping_ = true; },
+      },
+      message);
 }
 
 void SchedulerLoop::note_progress() {

@@ -35,6 +35,7 @@ struct ReportMessage {
 // The request runs there now: it was handed over.
 struct RunsAtMessage {
   RequestId request;
+  std::int32_t attempt = 0;
   Placement placement;
 };
 struct EventsMessage {  // of an instance

@@ -7,12 +7,20 @@
 // Internal to net/.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <variant>
+
 #include "base/result.h"
 #include "base/time.h"
+#include "cluster/handoff_messages.h"
+#include "cluster/handoff_stats.h"
 #include "engine/engine_stats.h"
 #include "engine/request.h"
 #include "net/proto/cluster.pb.h"
 #include "scheduling/load_report.h"
+#include "transfer/kv_messages.h"
 
 namespace sluice {
 
@@ -29,6 +37,7 @@ void encode(const Request& request, TimePoint now, proto::Request& message);
 void encode(const TokenEvent& event, proto::TokenEvent& message);
 void encode(const LoadReport& report, proto::LoadReport& message);
 void encode(const EngineStats& stats, TimePoint now, proto::EngineStats& message);
+void encode(const FixedHistogram<12>& histogram, proto::Histogram& message);
 
 [[nodiscard]] Result<Request> decode(const proto::Request& message, TimePoint now,
                                      const WireLimits& limits);
@@ -38,5 +47,30 @@ void encode(const EngineStats& stats, TimePoint now, proto::EngineStats& message
                                         const WireLimits& limits);
 [[nodiscard]] Result<EngineStats> decode(const proto::EngineStats& message, TimePoint now,
                                          const WireLimits& limits);
+
+// --- Between instances, in wire_handoff.cpp --------------------------------------
+
+using PeerWord = std::variant<HandoffMessage, KvMessage>;
+
+// What only the one that hands over says.
+[[nodiscard]] bool said_by_source(const PeerWord& word);
+// About so many bytes.
+[[nodiscard]] std::size_t wire_size(const HandoffMessage& message);
+
+void encode(const HandoffMessage& message, TimePoint now, proto::Word& word);
+void encode(KvMessage&& message, proto::Word& word);
+// `kv` is what both ends of the stream have agreed on. Takes the bytes out of `word`.
+[[nodiscard]] Result<PeerWord> decode(proto::Word& word, TimePoint now, const KvIdentity& kv,
+                                      const WireLimits& limits);
+
+// Each process numbers the others on its own: on the wire instances are their processes.
+using ProcessOf = std::function<std::uint64_t(InstanceId)>;
+using PlacementOf = std::function<std::optional<Placement>(std::uint64_t process)>;
+void encode(const HandoffReport& report, TimePoint now, const ProcessOf& process_of,
+            proto::HandoffReport& message);
+// `from`: whose report it is. Of decisions that name a process unknown here that part is left out.
+[[nodiscard]] Result<HandoffReport> decode(const proto::HandoffReport& message, TimePoint now,
+                                           InstanceId from, const PlacementOf& placement_of,
+                                           const WireLimits& limits);
 
 }  // namespace sluice

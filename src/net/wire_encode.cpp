@@ -121,12 +121,12 @@ void encode(const SequenceView& view, proto::SequenceView& m) {
   m.set_granted_tokens(view.granted_tokens);
 }
 
+}  // namespace
+
 void encode(const FixedHistogram<12>& h, proto::Histogram& m) {
   m.mutable_counts()->Add(h.counts.begin(), h.counts.end());
   m.set_sum(h.sum);
 }
-
-}  // namespace
 
 void encode(const Request& request, TimePoint now, proto::Request& m) {
   m.set_id(request.id.value);

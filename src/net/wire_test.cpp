@@ -256,7 +256,7 @@ TEST(Wire, EveryFieldIsWritten) {
 // wire_*.cpp and to Values above; then here.
 TEST(Wire, NoValueHasGrown) {
   EXPECT_EQ(sizeof(SamplingParams), 344U);
-  EXPECT_EQ(sizeof(Request), 528U);
+  EXPECT_EQ(sizeof(Request), 536U);
   EXPECT_EQ(sizeof(TokenEvent), 152U);
   EXPECT_EQ(sizeof(LoadReport), 248U);
   EXPECT_EQ(sizeof(EngineStats), 920U);
@@ -352,6 +352,167 @@ TEST(Wire, RefusesEventsAndReportsThatNoHonestPeerSends) {
        }},
       {"seen has 65537 entries", [](M& m) { m.mutable_seen()->Resize(65537, 1); }}};
   for (const auto& [words, spoil] : cases) expect_refused<M>(good, spoil, read, words);
+}
+
+// --- Between instances -------------------------------------------------------------
+
+constexpr KvIdentity kKv{.model = 5, .layout = {.num_layers = 3}};
+
+std::vector<HandoffMessage> all_words(Values& values) {
+  const HandoffKey key{RequestId{values.rng()}, 1 + static_cast<std::uint32_t>(values.i32(9)),
+                       1 + values.i32(5)};
+  const TimePoint stamp{values.span()};
+  Request request = values.request();
+  request.gateway = values.rng() | 1;
+  return {ReserveAsk{key, request, values.tokens(1), 1 + values.i32(), kKv},
+          Granted{key, 1 + values.i32(), {BlockId{1 + values.i32()}}, 1 + values.i32(), "x", stamp},
+          Refused{key, RefusalKind::kNever, 1s, {ErrorCode::kBusy, "full", 0}},
+          Beat{key, stamp},
+          Alive{key, stamp},
+          Commit{key, stamp, values.tokens(1), 1 + values.i32(), 1 + values.i32(), true},
+          Taken{key, values.flag()},
+          Released{key},
+          Abort{key, true, true},
+          Lost{key}};
+}
+
+std::vector<KvMessage> all_pieces(Values& values) {
+  const HandoffKey key{RequestId{values.rng()}, 2, 3};
+  const TransferTicket ticket{1 + values.rng.below(1000)};
+  return {KvPiece{ticket, key, {BlockId{1}, BlockId{9}}, {BlockId{3}, BlockId{4}}, "", 0},
+          KvPiece{ticket, key, {BlockId{1}, BlockId{9}}, {}, std::string(50, 'k'), values.rng()},
+          KvReceipt{ticket, {}, true},
+          KvReceipt{ticket, {ErrorCode::kNotFound, "nothing is reserved", 0}, false}};
+}
+
+TEST(HandoffWire, EveryWordComesBackAsItWas) {
+  Values values{Rng(11)};
+  std::map<std::string, bool> set;
+  for (int i = 0; i < 100; ++i) {
+    for (const HandoffMessage& said : all_words(values)) {
+      expect_round_trip<proto::Word>([&](auto& m) { encode(said, kSent, m); },
+                                     [&](auto& m, auto& again) {
+                                       expect_all_set(m, set);
+                                       auto heard = decode(m, kReceived, kKv, {});
+                                       ASSERT_TRUE(heard) << heard.error().message;
+                                       const auto& word = std::get<HandoffMessage>(*heard);
+                                       EXPECT_EQ(word.index(), said.index());
+                                       EXPECT_EQ(key_of(word), key_of(said));
+                                       if (const auto* ask = std::get_if<ReserveAsk>(&word))
+                                         EXPECT_EQ(ask->kv, kKv);
+                                       encode(word, kReceived, again);
+                                     });
+    }
+    for (const KvMessage& said : all_pieces(values)) {
+      expect_round_trip<proto::Word>([&](auto& m) { encode(KvMessage(said), m); },
+                                     [&](auto& m, auto& again) {
+                                       expect_all_set(m, set);
+                                       auto heard = decode(m, kReceived, kKv, {});
+                                       ASSERT_TRUE(heard) << heard.error().message;
+                                       encode(std::get<KvMessage>(std::move(*heard)), again);
+                                     });
+    }
+  }
+  for (const auto& [name, was] : set) EXPECT_TRUE(was) << name;
+  EXPECT_EQ(sizeof(ReserveAsk), 616U);  // a field more is to be added to the wire
+  EXPECT_EQ(sizeof(Granted), 96U);
+  EXPECT_EQ(sizeof(Commit), 64U);
+}
+
+HandoffReport some_report(Values& values) {
+  HandoffReport report;
+  HandoffStats& s = report.stats;
+  s.source.outcomes = {values.i64(), values.i64(), values.i64(), 1};
+  for (StageSeconds& stage : s.source.stages) stage.observe(values.real());
+  s.source.not_before = 1 + values.i64();
+  s.source.never = 1 + values.i64();
+  s.source.targets_lost = 1 + values.i64();
+  s.transfer = {"pieces", {{"shm", values.i64()}, {"grpc", values.i64()}}, 0, 1 + values.i64(), 3};
+  s.leaving = 1 + values.i32();
+  s.reservations = 1 + values.i32();
+  s.taken = 1 + values.i64();
+  s.expired = 1 + values.i64();
+  Decision d;
+  d.request = RequestId{values.rng()};
+  d.at = kSent - 1s;
+  d.role = Role::kDecode;
+  d.policy = "least-peak";
+  d.outcome = PlacementOutcome::kPlacedRelaxed;
+  d.placement = Placement{InstanceId{4}, Incarnation{9}};
+  d.prompt_tokens = 1 + values.i32();
+  d.max_new_tokens = 1 + values.i32();
+  d.candidates = {{InstanceId{4}, Rejection::kMemory, 0.5, 0.25, 3ms}};
+  d.expected_wait = 5ms;
+  d.needed_blocks = 6;
+  d.largest_blocks = 7;
+  report.decisions = {d};
+  return report;
+}
+
+TEST(HandoffWire, ReportsNameInstancesByTheirProcesses) {
+  Values values{Rng(12)};
+  std::map<std::string, bool> set;
+  const ProcessOf process_of = [](InstanceId id) { return std::uint64_t{1000} + id.value; };
+  const PlacementOf placement_of = [](std::uint64_t process) -> std::optional<Placement> {
+    if (process < 1000) return std::nullopt;
+    return Placement{InstanceId{static_cast<std::uint32_t>(process - 1000)}, Incarnation{3}};
+  };
+  for (int i = 0; i < 50; ++i) {
+    const HandoffReport report = some_report(values);
+    proto::HandoffReport first;
+    encode(report, kSent, process_of, first);
+    expect_all_set(first, set);
+    const auto read = decode(first, kReceived, InstanceId{8}, placement_of, {});
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(read->decisions.at(0).by, InstanceId{8});
+    EXPECT_EQ(read->decisions[0].placement, (Placement{InstanceId{4}, Incarnation{3}}));
+    EXPECT_EQ(read->stats.transfer.bytes, report.stats.transfer.bytes);
+    proto::HandoffReport second;
+    encode(*read, kReceived, process_of, second);
+    EXPECT_EQ(first.stages_size(), 5);
+    EXPECT_EQ(first.ByteSizeLong(), second.ByteSizeLong());
+    // Who is not known here any more is left out.
+    first.mutable_decisions(0)->mutable_candidates(0)->set_process(3);
+    EXPECT_TRUE(
+        decode(first, kReceived, InstanceId{8}, placement_of, {})->decisions[0].candidates.empty());
+    first.add_outcomes(1);
+    EXPECT_FALSE(decode(first, kReceived, InstanceId{8}, placement_of, {}));
+  }
+  for (const auto& [name, was] : set) EXPECT_TRUE(was) << name;
+}
+
+TEST(HandoffWire, RefusesWhatNoHonestPeerSays) {
+  using M = proto::Word;
+  Values values{Rng(13)};
+  const WireLimits limits{.vocabulary = 1 << 20, .max_sequence = 1 << 21, .max_text = 5000};
+  const auto read = [&](M m) { return decode(m, kReceived, kKv, limits); };
+  const auto words = all_words(values);
+  const auto word = [&](std::size_t i) {
+    M m;
+    encode(words[i], kSent, m);
+    return m;
+  };
+  EXPECT_FALSE(read(M{}));
+  expect_refused<M>(
+      word(0), [](M& m) { m.mutable_ask()->set_room_tokens(-1); }, read, "room");
+  expect_refused<M>(
+      word(0), [](M& m) { m.mutable_ask()->add_generated(-1); }, read, "generated");
+  expect_refused<M>(
+      word(0), [](M& m) { m.mutable_ask()->mutable_request()->set_max_tokens(0); }, read,
+      "max_tokens");
+  expect_refused<M>(
+      word(1), [](M& m) { m.mutable_granted()->add_blocks(-4); }, read, "block");
+  expect_refused<M>(
+      word(1), [](M& m) { m.mutable_granted()->mutable_blocks()->Resize((1 << 21) + 1, 0); }, read,
+      "limit 2097152");
+  expect_refused<M>(
+      word(2), [](M& m) { m.mutable_refused()->set_kind(2); }, read, "refusal is 2");
+  expect_refused<M>(
+      word(2), [](M& m) { m.mutable_refused()->set_after_ns(INT64_MAX); }, read, "wait");
+  expect_refused<M>(
+      word(3), [](M& m) { m.mutable_key()->set_life(-1); }, read, "life is -1");
+  expect_refused<M>(
+      word(5), [](M& m) { m.mutable_commit()->set_kv_tokens(-1); }, read, "KV tokens");
 }
 
 // Whatever bytes come: an error or a value, and nothing else happens.

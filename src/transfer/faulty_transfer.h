@@ -1,7 +1,7 @@
 // A transfer that goes wrong when it is told to: a decorator for tests.
 #pragma once
 
-#include <string>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -23,10 +23,10 @@ class FaultyTransfer final : public KvTransfer {
       : inner_(inner), faults_(faults), rng_(rng) {}
 
   [[nodiscard]] const char* transport() const override { return inner_.transport(); }
-  [[nodiscard]] Status start(TransferTicket ticket, const std::string& memory,
+  [[nodiscard]] Status start(TransferTicket ticket, const TransferTarget& target,
                              std::vector<BlockMove> moves) override {
     if (rng_.uniform() < faults_.refuse) return sluice::fail(ErrorCode::kBusy, "refused by a test");
-    return inner_.start(ticket, memory, std::move(moves));
+    return inner_.start(ticket, target, std::move(moves));
   }
   void cancel(TransferTicket ticket) override { inner_.cancel(ticket); }
   void poll(std::vector<TransferDone>& done) override {
@@ -40,6 +40,11 @@ class FaultyTransfer final : public KvTransfer {
     }
   }
   [[nodiscard]] bool idle() const override { return inner_.idle(); }
+  [[nodiscard]] bool busy() const override { return inner_.busy(); }
+  void expect(const HandoffKey& key, std::span<const BlockId> blocks) override {
+    inner_.expect(key, blocks);
+  }
+  void close(RequestId request) override { inner_.close(request); }
 
  private:
   KvTransfer& inner_;

@@ -7,12 +7,14 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/kv_layout.h"
 #include "base/result.h"
+#include "transfer/handoff_key.h"
 
 namespace sluice {
 
@@ -23,26 +25,34 @@ struct BlockMove {
   BlockId to;    // of the peer's memory
 };
 
+// Whose blocks are written, and for what they were reserved.
+struct TransferTarget {
+  InstanceId instance;
+  Incarnation incarnation;
+  HandoffKey key;
+  std::string memory;  // what its grant said of its arena
+};
+
 enum class TransferOutcome : std::uint8_t { kDone, kFailed, kCancelled };
 
 struct TransferDone {
   TransferTicket ticket;
   TransferOutcome outcome = TransferOutcome::kDone;
   std::int64_t bytes = 0;
-  Error error;  // with kFailed
+  Error error;                 // with kFailed
+  const char* transport = "";  // what carried it, for metrics
 };
 
 class KvTransfer {
  public:
   virtual ~KvTransfer() = default;
 
-  // A word for metrics: local, shared, ucx, tcp.
+  // A word for metrics.
   [[nodiscard]] virtual const char* transport() const = 0;
 
-  // Begins and returns. `memory` is what the peer's grant said of its arena.
-  // kBusy: too much is on its way; kInvalidArgument: not such a memory or block.
-  // No move at all is done at the next poll().
-  [[nodiscard]] virtual Status start(TransferTicket ticket, const std::string& memory,
+  // Begins and returns. kBusy: too much is on its way; kInvalidArgument: not such a
+  // memory or block. No move at all is done at the next poll().
+  [[nodiscard]] virtual Status start(TransferTicket ticket, const TransferTarget& target,
                                      std::vector<BlockMove> moves) = 0;
 
   // Asks for an early end; the ticket is reported all the same.
@@ -53,6 +63,14 @@ class KvTransfer {
 
   // Nothing is on its way.
   [[nodiscard]] virtual bool idle() const = 0;
+
+  // poll() has something to do, without waiting for anybody.
+  [[nodiscard]] virtual bool busy() const { return !idle(); }
+
+  // The receiving side: from here on peers may write these blocks, for this key and
+  // no other; until close(), after which the blocks are somebody else's.
+  virtual void expect(const HandoffKey&, std::span<const BlockId>) {}
+  virtual void close(RequestId) {}
 };
 
 }  // namespace sluice

@@ -11,9 +11,9 @@ namespace sluice {
 LocalTransfer::LocalTransfer(const KvView& arena, LocalTransferOptions options)
     : arena_(arena), options_(options) {}
 
-Status LocalTransfer::start(TransferTicket ticket, const std::string& memory,
+Status LocalTransfer::start(TransferTicket ticket, const TransferTarget& target,
                             std::vector<BlockMove> moves) {
-  if (!memory.empty()) {
+  if (!target.memory.empty()) {
     return fail(ErrorCode::kInvalidArgument, "that memory is not of this process");
   }
   if (jobs_.size() >= options_.max_in_flight) {
@@ -57,7 +57,8 @@ void LocalTransfer::poll(std::vector<TransferDone>& done) {
     done.push_back({.ticket = job.ticket,
                     .outcome = job.cancelled ? TransferOutcome::kCancelled : TransferOutcome::kDone,
                     .bytes = static_cast<std::int64_t>(job.next * block_bytes),
-                    .error = {}});
+                    .error = {},
+                    .transport = transport()});
     jobs_.pop_front();
   }
 }

@@ -25,7 +25,7 @@ class LocalTransfer final : public KvTransfer {
   LocalTransfer(const KvView& arena, LocalTransferOptions options);
 
   [[nodiscard]] const char* transport() const override { return "local"; }
-  [[nodiscard]] Status start(TransferTicket ticket, const std::string& memory,
+  [[nodiscard]] Status start(TransferTicket ticket, const TransferTarget& target,
                              std::vector<BlockMove> moves) override;
   void cancel(TransferTicket ticket) override;
   void poll(std::vector<TransferDone>& done) override;

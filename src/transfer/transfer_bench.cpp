@@ -22,7 +22,7 @@ void BM_LocalTransfer(benchmark::State& state) {
   for (std::int32_t i = 0; i < blocks; ++i) moves.push_back({BlockId{i}, BlockId{blocks + i}});
   std::vector<TransferDone> done;
   for (auto _ : state) {
-    if (!transfer.start(TransferTicket{1}, "", moves)) state.SkipWithError("refused");
+    if (!transfer.start(TransferTicket{1}, {}, moves)) state.SkipWithError("refused");
     while (!transfer.idle()) transfer.poll(done);
     done.clear();
   }

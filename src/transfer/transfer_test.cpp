@@ -40,7 +40,7 @@ TEST(LocalTransfer, CopiesABoundedPieceAPoll) {
   Memory m;
   for (int b = 0; b < 5; ++b) m.fill(b, b + 1);
   LocalTransfer t(m.view(), {.bytes_a_poll = 2 * kLayout.block_bytes()});
-  ASSERT_TRUE(t.start(TransferTicket{1}, "", moves(0, 10, 5)));
+  ASSERT_TRUE(t.start(TransferTicket{1}, {}, moves(0, 10, 5)));
   std::vector<TransferDone> done;
   t.poll(done);
   EXPECT_TRUE(done.empty());
@@ -58,16 +58,17 @@ TEST(LocalTransfer, CopiesABoundedPieceAPoll) {
 TEST(LocalTransfer, RefusesWhatItCannotDo) {
   Memory m;
   LocalTransfer t(m.view(), {.max_in_flight = 2});
-  EXPECT_EQ(t.start(TransferTicket{1}, "elsewhere", {}).error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(t.start(TransferTicket{1}, "", moves(0, 30, 3)).error().code,
+  EXPECT_EQ(t.start(TransferTicket{1}, {.memory = "elsewhere"}, {}).error().code,
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(t.start(TransferTicket{1}, "", moves(-1, 3, 1)).error().code,
+  EXPECT_EQ(t.start(TransferTicket{1}, {}, moves(0, 30, 3)).error().code,
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(t.start(TransferTicket{1}, "", moves(3, 3, 1)).error().code,
+  EXPECT_EQ(t.start(TransferTicket{1}, {}, moves(-1, 3, 1)).error().code,
             ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(t.start(TransferTicket{1}, "", {}));
-  EXPECT_TRUE(t.start(TransferTicket{2}, "", {}));
-  EXPECT_EQ(t.start(TransferTicket{3}, "", {}).error().code, ErrorCode::kBusy);
+  EXPECT_EQ(t.start(TransferTicket{1}, {}, moves(3, 3, 1)).error().code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(t.start(TransferTicket{1}, {}, {}));
+  EXPECT_TRUE(t.start(TransferTicket{2}, {}, {}));
+  EXPECT_EQ(t.start(TransferTicket{3}, {}, {}).error().code, ErrorCode::kBusy);
 }
 
 // Each accepted ticket is reported exactly once, and what is done is there.
@@ -84,7 +85,7 @@ TEST(KvTransfer, EveryTicketIsReportedOnceWhateverHappens) {
     for (std::uint64_t i = 0; i < 12; ++i) {
       m.fill(0, static_cast<int>(i) + 1);
       const auto to = static_cast<std::int32_t>(8 + 2 * i % 24);
-      accepted[i] = t.start(TransferTicket{i}, "", {{BlockId{0}, BlockId{to}}}).has_value();
+      accepted[i] = t.start(TransferTicket{i}, {}, {{BlockId{0}, BlockId{to}}}).has_value();
       if (rng.below(4) == 0) t.cancel(TransferTicket{rng.below(12)});
       for (auto polls = rng.below(4); polls > 0; --polls) t.poll(done);
     }

@@ -60,6 +60,7 @@ def pytest_runtest_makereport(item, call):
     used = [arguments["server"]] if "server" in arguments else []
     used += getattr(arguments.get("start"), "servers", [])
     used += getattr(arguments.get("processes"), "started", [])
+    used += getattr(arguments.get("cluster"), "started", [])
     for running in used:
         if running.log_file.exists():
             report.sections.append((f"log of {' '.join(running.flags)}", running.log_tail()))

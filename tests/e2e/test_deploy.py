@@ -85,8 +85,9 @@ def test_dashboard_and_autoscaler_ask_for_metrics_that_there_are():
     assert len(ids) == len(set(ids))
 
 
-def test_the_example_cluster_is_one_that_can_be_read():
-    result = run_sluice("cluster", "up", DEPLOY / "cluster.yaml", "--check")
+@pytest.mark.parametrize("file", ["cluster.yaml", "cluster-apart.yaml"])
+def test_the_example_cluster_is_one_that_can_be_read(file):
+    result = run_sluice("cluster", "up", DEPLOY / file, "--check")
     assert result.returncode == 0, result.stderr
     for line in result.stdout.splitlines():
         name, words = line.split(" | sluice ")
