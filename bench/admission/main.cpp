@@ -50,8 +50,9 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--budget", window.step_token_budget, "tokens a step computes");
   app.add_option("--length-rule", window.length)->transform(CLI::CheckedTransformer(kLengthRules));
   app.add_option("--fixed-steps", window.fixed_steps);
-  app.add_option("--z", window.z);
-  app.add_option("--few-z", window.few_z);
+  app.add_option_function<double>(
+      "--hold-up-ms", [&window](double ms) { window.hold_up = from_seconds(ms / 1e3); },
+      "mean time that shortfalls may hold a request up");
   app.add_flag("--classes", a.world.classes, "clients are classes of the forecast");
   app.add_option("--hints", a.world.hint_error, "clients hint at lengths, off by this factor");
   app.add_option("--unused-share", window.unused_share);

@@ -11,6 +11,7 @@ namespace sluice {
 namespace {
 
 constexpr Duration kStep = std::chrono::milliseconds(20);
+constexpr double kPromptToken = 40e-6;  // seconds: what policies believe that one costs
 
 double processor_seconds() {
   timespec time{};
@@ -31,7 +32,7 @@ TokenWorld::TokenWorld(const WorldOptions& options, const std::vector<RequestLen
       lengths_(lengths),
       rng_(options.seed),
       kv_(options.kv),
-      step_time_({.base = to_seconds(kStep)}),
+      step_time_({.base = to_seconds(kStep), .per_prefill_token = kPromptToken}),
       tokens_(longest(lengths, options.cap), 1) {
   CHECK(!lengths.empty());
 }

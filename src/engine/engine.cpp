@@ -264,6 +264,7 @@ bool Engine::try_admit(Sequence& s) {
                                  .priority = s.request->priority,
                                  .reuse_prefix = !s.wants_scores(),
                                  .restored_tokens = s.computed,
+                                 .block_pause = host_.block_pause(),
                                  .length_class = s.length_class,
                                  .true_length = s.true_length()};
   auto admission = kv_.admit(request, clock_.now(), running_views(), step_time_, forecast_);

@@ -151,7 +151,8 @@ tl::expected<Arrival, ArrivalRefusal> Engine::reserve(ArrivalRequest arrival) {
                                  .generated = sequence->generated(),
                                  .decode_cap = sequence->left_to_generate(),
                                  .priority = wanted.priority,
-                                 .arriving_tokens = arrival.room_tokens};
+                                 .arriving_tokens = arrival.room_tokens,
+                                 .block_pause = host_.block_pause()};
   renew_window();  // a window that is over admits nobody
   const auto admission = kv_.admit(request, clock_.now(), running_views(), step_time_, forecast_);
   if (!admission) {

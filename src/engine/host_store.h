@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,11 @@ class HostStore final {
   }
   // Out now and back later.
   [[nodiscard]] Duration cost(std::int32_t blocks) const { return 2 * blocks * block_copy_; }
+
+  // A block's way out and back; nullopt: there is no room.
+  [[nodiscard]] std::optional<Duration> block_pause() const {
+    return has_room(1) ? std::optional(cost(1)) : std::nullopt;
+  }
 
   // Copies the blocks out; the caller has asked has_room().
   [[nodiscard]] std::vector<BlockId> save(std::span<const BlockId> device);

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/ids.h"
+#include "base/time.h"
 #include "memory/hidden_length.h"
 #include "memory/length_forecast.h"
 
@@ -32,6 +33,8 @@ struct AdmissionRequest {
   // Or KV of at most so many tokens comes later, from another instance: all its
   // blocks are given at once, and are no prefix for others before arrived().
   std::int32_t arriving_tokens = 0;
+  // What a block's copy to host memory and back takes, where it could be paused.
+  std::optional<Duration> block_pause;
   LengthClass length_class = kAnyLength;
   HiddenLength true_length{};  // benchmarks: for the oracle alone
 };

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "memory/length_forecast.h"
@@ -25,9 +26,10 @@ struct Arrival {
   std::int64_t new_blocks = 0;               // its grant for the present window
   std::int64_t room_blocks = 0;              // free, with unused prefixes, without what it matched
   std::int64_t total_blocks = 0;
-  std::int64_t shared_blocks = 0;  // counted more than once in the sequences' tokens
-  std::int32_t steps_left = 1;     // of the present window
-  std::int32_t window_steps = 1;   // in all
+  std::optional<Duration> block_pause;  // of it, see AdmissionRequest
+  std::int64_t shared_blocks = 0;       // counted more than once in the sequences' tokens
+  std::int32_t steps_left = 1;          // of the present window
+  std::int32_t window_steps = 1;        // in all
 };
 
 class AdmissionRule {
@@ -40,8 +42,8 @@ class AdmissionRule {
   // A window was opened for `running`; `plan` says whether somebody had to yield.
   virtual void opened(const WindowPlan& plan, std::span<const RunningSequence> running) = 0;
 
-  // Deviations that the outlook of plans adds to the margin that is configured.
-  [[nodiscard]] virtual double extra_z() const { return 0; }
+  // Deviations from the mean that the outlook of plans is to state.
+  [[nodiscard]] virtual double z() const { return 1.3; }
 };
 
 // `planner` outlives the rule.

@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "memory/admission_rule.h"
 #include "memory/completion_peak.h"
+#include "memory/likely_peak_rule.h"
 #include "memory/prefill_queue.h"
 
 namespace sluice {
@@ -15,47 +16,6 @@ namespace {
 std::int64_t known_tokens(const RunningSequence& sequence) {
   return std::int64_t{sequence.held_tokens} + sequence.prefill_left;
 }
-
-// --- Ours ------------------------------------------------------------------------
-
-// At each of the next window ends the likely demand of the running set, with the
-// arrival, is at most the pool: mean + z deviations. Each shortfall raises z,
-// calm windows wear that off.
-class LikelyPeakRule final : public AdmissionRule {
- public:
-  explicit LikelyPeakRule(const WindowPlanner& planner) : planner_(planner) {}
-
-  bool admits(const Arrival& arrival, const StepTimeModel& step_time,
-              const LengthForecast& forecast) override {
-    const std::vector<Outlook> outlook = planner_.outlook({.running = arrival.running,
-                                                           .arrival = &arrival.sequence,
-                                                           .first_steps = arrival.steps_left,
-                                                           .window_steps = arrival.window_steps,
-                                                           .shared_blocks = arrival.shared_blocks,
-                                                           .extra_z = extra_z_},
-                                                          step_time, forecast);
-    return std::ranges::all_of(outlook, [&arrival](const Outlook& point) {
-      return point.demand_blocks <= arrival.total_blocks;
-    });
-  }
-
-  void opened(const WindowPlan& plan, std::span<const RunningSequence> /*running*/) override {
-    extra_z_ *= kCalm;
-    if (!plan.deferred.empty()) extra_z_ = std::min(extra_z_ + kAlarm, kMostExtraZ);
-  }
-
-  double extra_z() const override { return extra_z_; }
-
- private:
-  static constexpr double kAlarm = 0.25;  // deviations that a shortfall adds
-  static constexpr double kCalm = 0.995;  // what a window leaves of them
-  static constexpr double kMostExtraZ = 4;
-
-  const WindowPlanner& planner_;
-  double extra_z_ = 0;
-};
-
-// --- Others' -----------------------------------------------------------------------
 
 // The grant fits, and a share of the pool stays free. With grants of the prompt:
 // vLLM's scheduler (scheduler_reserve_full_isl, watermark). With grants of

@@ -135,7 +135,7 @@ class Backlog {
 
   Rng rng_;
   KvManager manager_;
-  StepTimeModel step_time_{StepTimeCoefficients{.base = 0.02}};
+  StepTimeModel step_time_{StepTimeCoefficients{.base = 0.02, .per_prefill_token = 40e-6}};
   LengthForecast forecast_;
   TimePoint now_{};
   std::vector<Token> tokens_ = std::vector<Token>(8192, 1);
@@ -156,14 +156,14 @@ TEST(AdmissionByForecast, FillsThePoolWithHardlyARestart) {
     double written;   // share of the pool after the warm-up, at least
   };
   for (const Case& c :
-       {Case{"120,000 tokens", 7500, 3000, 5, 0.94}, Case{"20,000 tokens", 1250, 1500, 25, 0.87}}) {
+       {Case{"120,000 tokens", 7500, 3000, 10, 0.94}, Case{"20,000 tokens", 1250, 1500, 100, 0.9}}) {
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
       SCOPED_TRACE(c.name);
       const Outcome outcome = Backlog(c.blocks, seed).run(c.requests);
       const double half = static_cast<double>(c.requests) / 2;
       const auto late = static_cast<double>(outcome.restarts - outcome.early_restarts);
       EXPECT_LE(1000 * late / half, c.restarts);
-      EXPECT_LE(1000 * static_cast<double>(outcome.early_restarts) / half, 60);
+      EXPECT_LE(1000 * static_cast<double>(outcome.early_restarts) / half, 100);
       EXPECT_GE(outcome.written_share, c.written);
       EXPECT_LE(outcome.unused_share, 0.03);
     }

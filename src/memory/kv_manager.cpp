@@ -179,6 +179,7 @@ tl::expected<Admission, Refusal> KvManager::Impl::admit(const AdmissionRequest& 
                                           .new_blocks = fit.new_blocks,
                                           .room_blocks = fit.room,
                                           .total_blocks = pool_.num_blocks(),
+                                          .block_pause = request.block_pause,
                                           .shared_blocks = shared_blocks() + fit.matched_in_use,
                                           .steps_left = std::max(window_.steps_left, 1),
                                           .window_steps = std::max(window_.plan.steps, 1)},
@@ -381,7 +382,7 @@ const Window& KvManager::Impl::open_window(TimePoint now, std::span<const Runnin
                   .total_blocks = pool_.num_blocks(),
                   .planning_cost = planning_cost_,
                   .shared_blocks = shared_blocks(),
-                  .extra_z = rule_->extra_z(),
+                  .z = rule_->z(),
                   .waiting_blocks = waiting_blocks,
                   .arriving_blocks_a_second = arrivals_.blocks_a_second()};
   if (!window_.plan.deferred.empty()) input.least_steps = planner_.options().yield_room_steps;

@@ -1,10 +1,11 @@
-// WindowPlanner::outlook(): the demand that is likely at window ends to come.
+// WindowPlanner::outlook() and margin(): the demand that is likely at window ends to come.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
 
 #include "base/check.h"
+#include "memory/likely_demand.h"
 #include "memory/prefill_queue.h"
 #include "memory/window_planner.h"
 
@@ -26,8 +27,8 @@ class Sums {
         count_(static_cast<std::size_t>(options.outlook_windows)),
         block_share_(1.0 / options.block_tokens) {
     place_points(input);
-    // Windows can be short when memory is: what the next one must have is room for that.
-    for (std::size_t j = 0; j < steps.size(); ++j) growth_[j] = steps[j] + options.min_steps;
+    // Windows can be short when memory is: what the next one must have is room for a step.
+    for (std::size_t j = 0; j < steps.size(); ++j) growth_[j] = steps[j] + 1;
     age_of_bin_.resize(kAges * forecast.num_classes());
     ages_.reserve(std::min(input.running.size() + 1, LengthForecast::kBins));
   }
@@ -59,8 +60,16 @@ class Sums {
         blocks[j] += lives * held;
         variance[j] += lives * (1 - lives) * squares;
         all_blocks[j] += held;
+        error[j] += age.doubt * std::sqrt(lives * (1 - lives)) * held;
       }
     }
+  }
+
+  // The sequences' own chances even out over many; an error of the forecast does not.
+  [[nodiscard]] LikelyDemand demand(std::size_t point) const {
+    return {.all = all_blocks[point],
+            .mean = blocks[point],
+            .variance = variance[point] + error[point] * error[point]};
   }
 
   // Mean tokens of the survivors at a point.
@@ -73,6 +82,7 @@ class Sums {
   Row blocks{};      //   of their blocks,
   Row variance{};    //   and its variance
   Row all_blocks{};  // if none ended
+  Row error{};       // deviation of `blocks` by the forecast's own error
 
  private:
   static constexpr std::size_t kAges = LengthForecast::kBins + 1;
@@ -81,6 +91,8 @@ class Sums {
     double count = 0;  // of those that are not added alone; sums over them
     double held = 0;
     double held_squares = 0;
+    double doubt = 0;  // of n seen at this age, lives * n outlive the point, give or take
+                       // sqrt(lives (1 - lives) n): one over the root of n (Greenwood)
   };
 
   // The next window ends first, then further and further apart, until lengths
@@ -113,6 +125,7 @@ class Sums {
       blocks[j] += lives * held;
       variance[j] += lives * (1 - lives) * held * held;
       all_blocks[j] += held;
+      error[j] += age.doubt * std::sqrt(lives * (1 - lives)) * held;
     }
   }
 
@@ -131,7 +144,11 @@ class Sums {
     std::int16_t& index = age_of_bin_[kAges * static_cast<std::size_t>(sequence.length_class) +
                                       LengthForecast::bin_of(sequence.generated)];
     if (index == 0) {
-      fill(ages_.emplace_back().survival, sequence, 0);
+      Age& age = ages_.emplace_back();
+      fill(age.survival, sequence, 0);
+      const LengthCurve& lengths = forecast_.of(sequence.length_class);
+      const double seen = lengths.weight() * lengths.tail(sequence.generated);
+      age.doubt = 1 / std::sqrt(std::max(seen, 1.0));
       index = static_cast<std::int16_t>(ages_.size());
     }
     return ages_[static_cast<std::size_t>(index - 1)];
@@ -145,32 +162,46 @@ class Sums {
   std::vector<Age> ages_;
 };
 
+// The sums over a running set and, if there is one, an arrival.
+struct Likely {
+  Likely(const OutlookInput& input, const WindowOptions& options, const LengthForecast& forecast)
+      : sums(input, options, forecast), queue(options, input.running) {
+    for (const RunningSequence& sequence : input.running) {
+      sums.add(sequence, queue.decodes_after(sequence));
+    }
+    if (input.arrival != nullptr) sums.add(*input.arrival, queue.decodes_after(*input.arrival));
+    sums.close();
+    present = static_cast<double>(input.running.size() + (input.arrival != nullptr ? 1 : 0));
+    shared_blocks = static_cast<double>(input.shared_blocks);
+  }
+
+  // Blocks that several hold are there once, as long as their holders are.
+  [[nodiscard]] double shared(std::size_t point) const {
+    return present > 0 ? shared_blocks * sums.survivors[point] / present : 0;
+  }
+
+  Sums sums;
+  PrefillQueue queue;
+  double present = 0;  // sequences
+  double shared_blocks = 0;
+};
+
 }  // namespace
 
 std::vector<Outlook> WindowPlanner::outlook(const OutlookInput& input,
                                             const StepTimeModel& step_time,
                                             const LengthForecast& forecast) const {
   CHECK_GE(input.window_steps, 1);
-  Sums sums(input, options_, forecast);
-  PrefillQueue queue(options_, input.running);
-  for (const RunningSequence& sequence : input.running) {
-    sums.add(sequence, queue.decodes_after(sequence));
-  }
-  if (input.arrival != nullptr) sums.add(*input.arrival, queue.decodes_after(*input.arrival));
-  sums.close();
-
+  const Likely likely(input, options_, forecast);
+  const Sums& sums = likely.sums;
   std::vector<Outlook> outlook;
   outlook.reserve(static_cast<std::size_t>(options_.outlook_windows));
-  const double present =
-      static_cast<double>(input.running.size() + (input.arrival != nullptr ? 1 : 0));
-  // The sum of few is further from a normal distribution's.
-  const double z = options_.z + input.extra_z + options_.few_z / std::sqrt(std::max(present, 1.0));
   double seconds = 0;
   double before = 0;
-  double prefill_left = static_cast<double>(queue.tokens());
+  double prefill_left = static_cast<double>(likely.queue.tokens());
   for (std::size_t j = 0; j < static_cast<std::size_t>(options_.outlook_windows); ++j) {
     const double steps = sums.steps[j] - before;
-    const double prefill = std::min(prefill_left, static_cast<double>(queue.rate()) * steps);
+    const double prefill = std::min(prefill_left, static_cast<double>(likely.queue.rate()) * steps);
     if (steps > 0) {
       const StepShape mean{.prefill_tokens = static_cast<std::int32_t>(prefill / steps),
                            .decode_sequences = static_cast<std::int32_t>(sums.survivors[j]),
@@ -179,19 +210,23 @@ std::vector<Outlook> WindowPlanner::outlook(const OutlookInput& input,
     }
     before = sums.steps[j];
     prefill_left -= prefill;
-    // Blocks that several hold are there once, as long as their holders are.
-    const double shared =
-        present > 0 ? static_cast<double>(input.shared_blocks) * sums.survivors[j] / present : 0;
-    // The sequences' own chances even out over many; an error of the forecast
-    // does not: p of them survive give or take sqrt(p (1 - p) / completions seen).
-    const double lives = present > 0 ? sums.survivors[j] / present : 0;
-    const double common = lives * (1 - lives) / forecast.weight();
-    const double variance = sums.variance[j] + common * sums.all_blocks[j] * sums.all_blocks[j];
-    const double blocks = sums.blocks[j] + z * std::sqrt(std::max(variance, 0.0)) - shared;
+    const double blocks = sums.demand(j).at(input.z) - likely.shared(j);
     outlook.push_back(
         {from_seconds(seconds), static_cast<std::int64_t>(std::ceil(std::max(blocks, 0.0)))});
   }
   return outlook;
+}
+
+double WindowPlanner::margin(const OutlookInput& input, std::int64_t blocks,
+                             const LengthForecast& forecast) const {
+  CHECK_GE(input.window_steps, 1);
+  const Likely likely(input, options_, forecast);
+  double least = LikelyDemand::kCertain;
+  for (std::size_t j = 0; j < static_cast<std::size_t>(options_.outlook_windows); ++j) {
+    const double room = static_cast<double>(blocks) + likely.shared(j);
+    least = std::min(least, likely.sums.demand(j).deviations_to(room));
+  }
+  return least;
 }
 
 }  // namespace sluice

@@ -45,8 +45,8 @@ enum class WindowBound : std::uint8_t {
 // Likely demand at one future window end: what the load report states.
 struct Outlook {
   Duration after{};                // from the plan's begin
-  std::int64_t demand_blocks = 0;  // of the sequences likely to run then, mean + z x deviation,
-                                   // with what a short next window needs
+  std::int64_t demand_blocks = 0;  // of those likely to run then, at `z` deviations from
+                                   // the mean, with what a short next window needs
 };
 
 struct WindowPlan {
@@ -71,7 +71,7 @@ struct PlanInput {
   std::int64_t total_blocks = 0;
   Duration planning_cost{};        // what planning and mapping took lately
   std::int64_t shared_blocks = 0;  // counted more than once in held_blocks
-  double extra_z = 0;              // deviations beyond options().z
+  double z = 1.3;                  // deviations from the mean that the outlook states
   std::int32_t least_steps = 1;    // somebody yields unless so many fit
   // What arrivals are likely to need: the next that waits, and those to come.
   std::int64_t waiting_blocks = 0;
@@ -84,7 +84,7 @@ struct OutlookInput {
   std::int32_t first_steps = 0;              // to this window's end
   std::int32_t window_steps = 1;             // of those after it
   std::int64_t shared_blocks = 0;
-  double extra_z = 0;
+  double z = 1.3;
 };
 
 }  // namespace sluice

@@ -334,7 +334,7 @@ WindowPlan WindowPlanner::plan(const PlanInput& input, const StepTimeModel& step
                           .first_steps = plan.steps,
                           .window_steps = plan.steps,
                           .shared_blocks = input.shared_blocks,
-                          .extra_z = input.extra_z},
+                          .z = input.z},
                          step_time, forecast);
   plan.peak_blocks = plan.demand_blocks - input.shared_blocks;
   for (const RunningSequence& sequence : input.running) plan.peak_blocks += sequence.held_blocks;

@@ -47,6 +47,11 @@ class WindowPlanner final {
                                              const StepTimeModel& step_time,
                                              const LengthForecast& forecast) const;
 
+  // The least deviations, over the points of the outlook, by which `blocks` are
+  // above the mean of what is likely: how safe it is that the set stays within them.
+  [[nodiscard]] double margin(const OutlookInput& input, std::int64_t blocks,
+                              const LengthForecast& forecast) const;
+
   [[nodiscard]] std::int32_t blocks_for(std::int64_t tokens) const;
   [[nodiscard]] const WindowOptions& options() const { return options_; }
 

@@ -201,15 +201,16 @@ TEST(WindowPlanner, IdleWindowIsShort) {
 TEST(WindowPlanner, OutlookCountsTheSurvivorsOnly) {
   LengthForecast all_at_100;
   for (int i = 0; i < 20000; ++i) all_at_100.observe(100, false);
-  const WindowPlanner planner({.min_steps = 20, .z = 0, .few_z = 0});
+  const WindowPlanner planner({.min_steps = 20});
   std::vector<RunningSequence> running;
   for (std::uint64_t i = 0; i < 10; ++i) running.push_back(decoding(i, 160));
-  const auto outlook = planner.outlook({.running = running, .first_steps = 20, .window_steps = 20},
-                                       flat_steps(), all_at_100);
+  const auto outlook =
+      planner.outlook({.running = running, .first_steps = 20, .window_steps = 20, .z = 0},
+                      flat_steps(), all_at_100);
   ASSERT_EQ(outlook.size(), 8u);
   EXPECT_EQ(outlook[0].after, milliseconds(200));
-  // Ten of 161 + 20 tokens, and room for 20 more: 13 blocks each.
-  EXPECT_NEAR(static_cast<double>(outlook[0].demand_blocks), 130, 1);
+  // Ten of 161 + 20 tokens, and room for one more: 11.9 blocks each.
+  EXPECT_NEAR(static_cast<double>(outlook[0].demand_blocks), 119, 1);
   EXPECT_LE(outlook.back().demand_blocks, 2);
   for (std::size_t i = 1; i < outlook.size(); ++i)
     EXPECT_GT(outlook[i].after, outlook[i - 1].after);
@@ -220,9 +221,10 @@ TEST(WindowPlanner, OutlookCountsTheSurvivorsOnly) {
                                      .arrival = &arrival,
                                      .first_steps = 20,
                                      .window_steps = 20,
-                                     .shared_blocks = 11},
+                                     .shared_blocks = 11,
+                                     .z = 0},
                                     flat_steps(), all_at_100);
-  EXPECT_NEAR(static_cast<double>(with[0].demand_blocks), 130 + 23 - 11, 2);
+  EXPECT_NEAR(static_cast<double>(with[0].demand_blocks), 119 + 22 - 11, 2);
 }
 
 TEST(WindowPlanner, DeviationWidensTheOutlook) {
@@ -231,8 +233,8 @@ TEST(WindowPlanner, DeviationWidensTheOutlook) {
   for (std::uint64_t i = 0; i < 10; ++i) running.push_back(decoding(i, 160));
   std::int64_t last = 0;
   for (const double z : {0.0, 1.0, 3.0}) {
-    const auto outlook = WindowPlanner({.z = z}).outlook(
-        {.running = running, .first_steps = 64, .window_steps = 64}, flat_steps(), prior);
+    const auto outlook = WindowPlanner({}).outlook(
+        {.running = running, .first_steps = 64, .window_steps = 64, .z = z}, flat_steps(), prior);
     EXPECT_GT(outlook[1].demand_blocks, last);
     last = outlook[1].demand_blocks;
   }
@@ -246,9 +248,10 @@ TEST(WindowPlanner, AForecastThatHasSeenLittleWidensTheOutlook) {
   std::vector<RunningSequence> running;
   for (std::uint64_t i = 0; i < 500; ++i) running.push_back(decoding(i, 160));
   const auto margin = [&](const LengthForecast& forecast) {
-    const OutlookInput input{.running = running, .first_steps = 64, .window_steps = 64};
-    const auto mean = WindowPlanner({.z = 0}).outlook(input, flat_steps(), forecast);
-    const auto with = WindowPlanner({.z = 2}).outlook(input, flat_steps(), forecast);
+    OutlookInput input{.running = running, .first_steps = 64, .window_steps = 64, .z = 0};
+    const auto mean = WindowPlanner({}).outlook(input, flat_steps(), forecast);
+    input.z = 2;
+    const auto with = WindowPlanner({}).outlook(input, flat_steps(), forecast);
     return static_cast<double>(with[1].demand_blocks) / static_cast<double>(mean[1].demand_blocks);
   };
   EXPECT_GT(margin(little), 1.05);

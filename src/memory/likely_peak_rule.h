@@ -1,0 +1,44 @@
+// The admission rule of windowed memory management: an arrival is admitted if the
+// risk that memory falls short with it is worth what admitting it brings.
+//
+// Risk is the chance that the likely demand of the running set and the arrival
+// exceeds the pool at one of the next window ends (WindowPlanner::margin). Where n
+// would run, one of them ends every w seconds, and one like them can be put aside
+// and taken back for r seconds of device time, the risk may be
+//
+//   min( w / (w + n r),  max( hold_up / (8 w + r), 0.008 ))
+//
+// First: now instead of at the next completion is one row more for w seconds,
+// against n rows that lose r if somebody has to yield. Second: who yields waits in
+// the middle of an answer until about eight have ended (measured, 18 to 216
+// running); requests shall not lose more than `hold_up` to that in the mean, or
+// few of them may.
+//
+// Where more or fewer shortfalls come than were foreseen, the margin moves
+// against that, and forgets it within a hundred admissions.
+#pragma once
+
+#include "memory/admission_rule.h"
+
+namespace sluice {
+
+class LikelyPeakRule final : public AdmissionRule {
+ public:
+  // `planner` outlives the rule.
+  explicit LikelyPeakRule(const WindowPlanner& planner) : planner_(planner) {}
+
+  [[nodiscard]] bool admits(const Arrival& arrival, const StepTimeModel& step_time,
+                            const LengthForecast& forecast) override;
+  void opened(const WindowPlan& plan, std::span<const RunningSequence> running) override;
+  [[nodiscard]] double z() const override;
+
+ private:
+  [[nodiscard]] double tolerable_risk(const Arrival& arrival, const StepTimeModel& step_time,
+                                      const LengthForecast& forecast) const;
+
+  const WindowPlanner& planner_;
+  double tolerable_ = 0.02;  // for the last arrival
+  double surprise_ = 0;      // deviations by which the forecast was too bold lately
+};
+
+}  // namespace sluice
