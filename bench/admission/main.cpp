@@ -51,8 +51,8 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--length-rule", window.length)->transform(CLI::CheckedTransformer(kLengthRules));
   app.add_option("--fixed-steps", window.fixed_steps);
   app.add_option_function<double>(
-      "--hold-up-ms", [&window](double ms) { window.hold_up = from_seconds(ms / 1e3); },
-      "mean time that shortfalls may hold a request up");
+      "--hold-up", [&window](double seconds) { window.hold_up = from_seconds(seconds); },
+      "of an answer, seconds, that few may suffer");
   app.add_flag("--classes", a.world.classes, "clients are classes of the forecast");
   app.add_option("--hints", a.world.hint_error, "clients hint at lengths, off by this factor");
   app.add_option("--unused-share", window.unused_share);

@@ -32,7 +32,7 @@ struct RandomWorld {
     options.window.step_token_budget = 4 + below(20);
     options.window.min_steps = 1 + below(6);
     options.window.max_steps = options.window.min_steps + below(12);
-    options.window.hold_up = std::chrono::milliseconds(50 * below(3));
+    options.window.hold_up = std::chrono::seconds(3 * below(3));
     return options;
   }
 

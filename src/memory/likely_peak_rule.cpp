@@ -40,11 +40,13 @@ double LikelyPeakRule::tolerable_risk(const Arrival& arrival, const StepTimeMode
   const double rows = static_cast<double>(n);
   const double lifetime = std::max(forecast.mean(0, LengthForecast::kLimit), 1.0);
   const double w = to_seconds(step_time.predict(decode)) * lifetime / rows;
-  const double r = yield_seconds(context / n, planner_.blocks_for(context / n),
-                                 step_time.coefficients(), arrival.block_pause);
+  const std::int64_t newest = context / (2 * n);
+  const double r = yield_seconds(newest, planner_.blocks_for(newest), step_time.coefficients(),
+                                 arrival.block_pause);
   const double worth = w / (w + rows * r);
-  const double held_up = to_seconds(planner_.options().hold_up) / (kCompletionsToReturn * w + r);
-  return std::clamp(std::min(worth, std::max(held_up, kFew)), kLeastRisk, kMostRisk);
+  const double shorter = to_seconds(planner_.options().hold_up) / (kCompletionsToReturn * w + r);
+  const double bearable = kFew * std::max(shorter * shorter, 1.0);
+  return std::clamp(std::min(worth, bearable), kLeastRisk, kMostRisk);
 }
 
 bool LikelyPeakRule::admits(const Arrival& arrival, const StepTimeModel& step_time,

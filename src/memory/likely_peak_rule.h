@@ -6,13 +6,13 @@
 // would run, one of them ends every w seconds, and one like them can be put aside
 // and taken back for r seconds of device time, the risk may be
 //
-//   min( w / (w + n r),  max( hold_up / (8 w + r), 0.008 ))
+//   min( w / (w + n r),  0.008 max( 1, (hold_up / (8 w + r))^2 ))
 //
 // First: now instead of at the next completion is one row more for w seconds,
-// against n rows that lose r if somebody has to yield. Second: who yields waits in
-// the middle of an answer until about eight have ended (measured, 18 to 216
-// running); requests shall not lose more than `hold_up` to that in the mean, or
-// few of them may.
+// against n rows that lose r if somebody has to yield: the newest, which holds half
+// of the mean. Second: who yields waits in the middle of an answer until about
+// eight have ended (measured, 18 to 216 running). For `hold_up` or more that may
+// happen to 8 in 1,000; the shorter, the less it is noticed.
 //
 // Where more or fewer shortfalls come than were foreseen, the margin moves
 // against that, and forgets it within a hundred admissions.

@@ -72,7 +72,7 @@ TEST(LikelyPeakRule, AdmitsMoreWhereYieldingIsCheap) {
 
 TEST(LikelyPeakRule, AdmitsMoreWhereMoreHoldUpIsAllowed) {
   std::int64_t last = 1'000'000;
-  for (const int ms : {0, 60, 600, 6000}) {
+  for (const int ms : {0, 300, 1000, 3000, 30'000}) {
     World world(200, 0, {.hold_up = std::chrono::milliseconds(ms)});
     EXPECT_LE(world.least_pool(), last);
     last = world.least_pool();

@@ -39,8 +39,8 @@ struct WindowOptions {
   double completion_quantile = 0.1;  // "likely": a completion's duration at this quantile
   double overhead_share = 0.005;     // planning and mapping may take this share of the window
   double unused_share = 0.03;        // blocks granted but not yet written, of the pool
-  // What a request may be held up by shortfalls in the mean: bounds their risk.
-  Duration hold_up = std::chrono::milliseconds(60);
+  // A shortfall that holds an answer up so long is risked for few; for more, the shorter it is.
+  Duration hold_up = std::chrono::seconds(3);
   std::int32_t outlook_windows = 8;  // points of the outlook, at most 8
   WindowLength length = WindowLength::kBounded;
   std::int32_t fixed_steps = 16;
