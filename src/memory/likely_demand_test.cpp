@@ -1,11 +1,11 @@
 #include "memory/likely_demand.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
 #include "base/rng.h"
 
 namespace sluice {

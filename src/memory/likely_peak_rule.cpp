@@ -22,7 +22,8 @@ constexpr double kMostSurprise = 2;
 double yield_seconds(std::int64_t tokens, std::int64_t blocks, const StepTimeCoefficients& step,
                      const std::optional<Duration>& block_pause) {
   const StepShape prefill{.prefill_tokens = static_cast<std::int32_t>(tokens),
-                          .context_tokens = tokens * (tokens + 1) / 2};
+                          .context_tokens = tokens * (tokens + 1) / 2,
+                          .prefill_context = tokens * (tokens + 1) / 2};
   const double recompute = step.seconds(prefill) - step.base;
   if (!block_pause) return recompute;
   return std::min(recompute, to_seconds(*block_pause) * static_cast<double>(blocks));
