@@ -293,7 +293,7 @@ TEST_P(Pieces, EveryTicketIsReportedOnceWhateverHappens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Pieces, testing::Bool(),
-                         [](const auto& info) { return info.param ? "Named" : "Carried"; });
+                         [](const auto& tested) { return tested.param ? "Named" : "Carried"; });
 
 TEST(KvChecksum, SeesEveryBit) {
   std::vector<char> bytes(77, 'x');
