@@ -45,6 +45,11 @@ def assert_same(expected: Generation, got: Generation):
         return
 
 
+def steady(generation: Generation) -> bool:
+    """Nowhere is the choice so open that a near-tie could be with a token that is not listed."""
+    return all(max(top.values()) - min(top.values()) > NEAR_TIE for top in generation.top)
+
+
 def in_parallel(calls: list):
     """Runs functions at the same time; their results in order."""
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(calls))) as pool:
