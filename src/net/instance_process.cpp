@@ -70,7 +70,7 @@ class InstanceProcess::Impl {
                 .step_token_budget = instance.engine.batch.max_step_tokens},
                instance.engine, std::move(instance.runner), std::move(instance.host), samplers,
                clock, links, options.inbox_capacity) {
-    if (options.handoffs.arena.base != nullptr) join(options.handoffs, options, clock);
+    if (options.handoffs.arena.base != nullptr) join(options.handoffs, options);
   }
   ~Impl() { stop(); }
 
@@ -94,8 +94,7 @@ class InstanceProcess::Impl {
   EngineLoop engine;
 
  private:
-  void join(const InstanceHandoffs& handoffs, const InstanceProcessOptions& options,
-            const Clock& clock) {
+  void join(const InstanceHandoffs& handoffs, const InstanceProcessOptions& options) {
     auto transfer = std::make_unique<PeerTransfer>(
         handoffs.arena, PeerTransferOptions{.checksum = handoffs.checksum}, *peers);
     HandoffParts parts;

@@ -398,8 +398,9 @@ TEST(HandoffWire, EveryWordComesBackAsItWas) {
                                        const auto& word = std::get<HandoffMessage>(*heard);
                                        EXPECT_EQ(word.index(), said.index());
                                        EXPECT_EQ(key_of(word), key_of(said));
-                                       if (const auto* ask = std::get_if<ReserveAsk>(&word))
+                                       if (const auto* ask = std::get_if<ReserveAsk>(&word)) {
                                          EXPECT_EQ(ask->kv, kKv);
+                                       }
                                        encode(word, kReceived, again);
                                      });
     }
