@@ -3,28 +3,13 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "model/ggml/packed_ops.h"
 
 namespace sluice {
 namespace {
 
 constexpr std::size_t kNodesPerLayer = 72;
 constexpr std::size_t kOuterNodes = 64;
-
-RoundedColumns rounded_columns(const ggml_tensor& tensor, std::int64_t size) {
-  return {static_cast<std::byte*>(tensor.data), tensor.nb[1], size, tensor.ne[1]};
-}
-
-void round_op(ggml_tensor* dst, int ith, int nth, void* /*userdata*/) {
-  const ggml_tensor& x = *dst->src[0];
-  round_columns({static_cast<const float*>(x.data), x.nb[1] / sizeof(float)},
-                rounded_columns(*dst, x.ne[0]), ith, nth);
-}
-
-void multiply_op(ggml_tensor* dst, int ith, int nth, void* userdata) {
-  const auto& weights = *static_cast<const PackedMatrix*>(userdata);
-  multiply(weights, rounded_columns(*dst->src[0], weights.columns()),
-           static_cast<float*>(dst->data), dst->nb[1] / sizeof(float), ith, nth);
-}
 
 class GraphBuilder {
  public:
@@ -98,16 +83,13 @@ ggml_tensor* GraphBuilder::input(std::int64_t size, const char* name) {
 }
 
 ggml_tensor* GraphBuilder::product(ggml_tensor* weight, ggml_tensor* x) {
-  PackedMatrix* packed = packed_matrix(*weight);
+  const PackedMatrix* packed = packed_matrix(*weight);
   if (packed == nullptr) return ggml_mul_mat(context_, weight, x);
   if (unrounded_ != x) {
     unrounded_ = x;
-    rounded_ = ggml_custom_4d(context_, GGML_TYPE_I8,
-                              static_cast<std::int64_t>(RoundedColumns::bytes(x->ne[0])), x->ne[1],
-                              1, 1, &x, 1, &round_op, GGML_N_TASKS_MAX, nullptr);
+    rounded_ = round_columns_node(context_, x);
   }
-  return ggml_custom_4d(context_, GGML_TYPE_F32, packed->rows(), x->ne[1], 1, 1, &rounded_, 1,
-                        &multiply_op, GGML_N_TASKS_MAX, packed);
+  return multiply_node(context_, *packed, rounded_);
 }
 
 ggml_tensor* GraphBuilder::linear(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) {

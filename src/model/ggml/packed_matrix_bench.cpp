@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "model/ggml/ggml_handles.h"
 #include "model/ggml/packed_matrix.h"
+#include "model/ggml/packed_ops.h"
 
 namespace sluice {
 namespace {
@@ -35,19 +36,6 @@ std::vector<std::byte> blocks_of(const Product& p) {
   std::vector<std::byte> blocks(ggml_row_size(p.type, p.size) * static_cast<std::size_t>(p.rows));
   ggml_quantize_chunk(p.type, values.data(), blocks.data(), 0, p.rows, p.size, nullptr);
   return blocks;
-}
-
-void round_op(ggml_tensor* dst, int ith, int nth, void* /*userdata*/) {
-  const ggml_tensor& x = *dst->src[0];
-  round_columns({static_cast<const float*>(x.data), x.nb[1] / sizeof(float)},
-                {static_cast<std::byte*>(dst->data), dst->nb[1], x.ne[0], x.ne[1]}, ith, nth);
-}
-
-void multiply_op(ggml_tensor* dst, int ith, int nth, void* userdata) {
-  const auto& weights = *static_cast<const PackedMatrix*>(userdata);
-  const ggml_tensor& x = *dst->src[0];
-  multiply(weights, {static_cast<std::byte*>(x.data), x.nb[1], weights.columns(), x.ne[1]},
-           static_cast<float*>(dst->data), dst->nb[1] / sizeof(float), ith, nth);
 }
 
 // ggml's own faster layout for the type, or the plain one.
@@ -86,12 +74,8 @@ void product(benchmark::State& state, const Product& p, bool ours) {
   for (std::int64_t i = 0; i < kMatrices; ++i) {
     ggml_tensor* y = nullptr;
     if (ours) {
-      ggml_tensor* rounded =
-          ggml_custom_4d(c, GGML_TYPE_I8, static_cast<std::int64_t>(RoundedColumns::bytes(p.size)),
-                         p.count, 1, 1, &x, 1, &round_op, GGML_N_TASKS_MAX, nullptr);
-      y = ggml_custom_4d(c, GGML_TYPE_F32, p.rows, p.count, 1, 1, &rounded, 1, &multiply_op,
-                         GGML_N_TASKS_MAX,
-                         &packed.emplace_back(p.type, p.rows, p.size, blocks.data()));
+      const PackedMatrix& w = packed.emplace_back(p.type, p.rows, p.size, blocks.data());
+      y = multiply_node(c, w, round_columns_node(c, x));
     } else {
       matrices.push_back(ggml_new_tensor_2d(weights.get(), p.type, p.size, p.rows));
       y = ggml_mul_mat(c, matrices.back(), x);

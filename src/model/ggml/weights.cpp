@@ -369,9 +369,9 @@ Status LoadedWeights::load() {
 
 }  // namespace
 
-PackedMatrix* packed_matrix(const ggml_tensor& weight) {
+const PackedMatrix* packed_matrix(const ggml_tensor& weight) {
   // ggml's own layouts use the field as well, but only of tensors in their buffers.
-  return weight.buffer == nullptr ? static_cast<PackedMatrix*>(weight.extra) : nullptr;
+  return weight.buffer == nullptr ? static_cast<const PackedMatrix*>(weight.extra) : nullptr;
 }
 
 Result<std::unique_ptr<Weights>> load_weights(std::unique_ptr<GgufFile> file,

@@ -74,7 +74,7 @@ class Weights {
 };
 
 // The weight in our own layout where it lies in that, and so nowhere else; or null.
-[[nodiscard]] PackedMatrix* packed_matrix(const ggml_tensor& weight);
+[[nodiscard]] const PackedMatrix* packed_matrix(const ggml_tensor& weight);
 
 // kInvalidArgument: a tensor is missing, has another shape or a type that cannot
 // be computed with, or is one that this architecture does not know.
