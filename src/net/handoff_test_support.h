@@ -47,13 +47,7 @@ class ApartCluster {
   [[nodiscard]] Serving& serving() { return local_ ? static_cast<Serving&>(*local_) : *remote_; }
   [[nodiscard]] std::unique_ptr<Request> request(std::uint64_t id, std::size_t prompt,
                                                  std::int32_t max_tokens) const {
-    auto r = std::make_unique<Request>();
-    r->id = RequestId{id};
-    r->prompt.resize(prompt);
-    std::iota(r->prompt.begin(), r->prompt.end(), static_cast<Token>(id * 7));
-    r->max_tokens = max_tokens;
-    r->arrival = clock.now();
-    return r;
+    return numbered_request(id, prompt, max_tokens, clock.now());
   }
   Status submit(std::uint64_t id, std::size_t prompt, std::int32_t max_tokens) {
     return serving().submit(request(id, prompt, max_tokens));

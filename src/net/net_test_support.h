@@ -16,6 +16,18 @@
 
 namespace sluice {
 
+// Its prompt is told by its number.
+inline std::unique_ptr<Request> numbered_request(std::uint64_t id, std::size_t prompt,
+                                                 std::int32_t max_tokens, TimePoint arrival) {
+  auto r = std::make_unique<Request>();
+  r->id = RequestId{id};
+  r->prompt.resize(prompt);
+  std::iota(r->prompt.begin(), r->prompt.end(), static_cast<Token>(id * 7));
+  r->max_tokens = max_tokens;
+  r->arrival = arrival;
+  return r;
+}
+
 // Collects answers from all engine threads, and checks what every client relies on.
 class SharedRecorder final : public TokenSink {
  public:
@@ -133,13 +145,7 @@ class RunningCluster {
 
   [[nodiscard]] std::unique_ptr<Request> request(std::uint64_t id, std::size_t prompt,
                                                  std::int32_t max_tokens) const {
-    auto r = std::make_unique<Request>();
-    r->id = RequestId{id};
-    r->prompt.resize(prompt);
-    std::iota(r->prompt.begin(), r->prompt.end(), static_cast<Token>(id * 7));
-    r->max_tokens = max_tokens;
-    r->arrival = clock.now();
-    return r;
+    return numbered_request(id, prompt, max_tokens, clock.now());
   }
   Status submit(std::uint64_t id, std::size_t prompt, std::int32_t max_tokens) {
     return cluster->submit(request(id, prompt, max_tokens));

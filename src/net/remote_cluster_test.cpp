@@ -86,13 +86,7 @@ class RemoteClusterTest : public testing::Test {
     return std::move(*started);
   }
   std::unique_ptr<Request> request(std::uint64_t id, std::size_t prompt, std::int32_t max_tokens) {
-    auto r = std::make_unique<Request>();
-    r->id = RequestId{id};
-    r->prompt.resize(prompt);
-    std::iota(r->prompt.begin(), r->prompt.end(), static_cast<Token>(id * 7));
-    r->max_tokens = max_tokens;
-    r->arrival = clock.now();
-    return r;
+    return numbered_request(id, prompt, max_tokens, clock.now());
   }
   void submit(Gateway& gateway, std::uint64_t first, std::uint64_t last, std::int32_t max_tokens) {
     for (std::uint64_t id = first; id <= last; ++id) {
