@@ -147,7 +147,7 @@ class Backlog {
 };
 
 // Warm-up: all start together and the forecast has seen nothing.
-TEST(AdmissionByForecast, FillsThePoolWithHardlyARestart) {
+TEST(AdmissionByForecast, FillsThePoolWithFewRestarts) {
   struct Case {
     const char* name;
     std::int32_t blocks;

@@ -23,23 +23,13 @@ StepShape random_shape(Rng& rng) {
   return shape;
 }
 
-struct Errors {
-  double mean = 0;
-  double worst = 0;
-};
-Errors errors(const StepTimeModel& model, const StepTimeCoefficients& truth, Rng rng) {
-  Errors e;
-  constexpr int kShapes = 200;
-  for (int i = 0; i < kShapes; ++i) {
-    const StepShape shape = random_shape(rng);
-    const double off = std::abs(to_seconds(model.predict(shape)) / truth.seconds(shape) - 1);
-    e.worst = std::max(e.worst, off);
-    e.mean += off / kShapes;
-  }
-  return e;
-}
 double error(const StepTimeModel& model, const StepTimeCoefficients& truth, Rng rng) {
-  return errors(model, truth, rng).worst;
+  double worst = 0;
+  for (int i = 0; i < 200; ++i) {
+    const StepShape shape = random_shape(rng);
+    worst = std::max(worst, std::abs(to_seconds(model.predict(shape)) / truth.seconds(shape) - 1));
+  }
+  return worst;
 }
 
 TEST(StepTimeModel, SaneBeforeAnyData) {
@@ -91,15 +81,12 @@ TEST(StepTimeModel, FollowsALastingChange) {
   StepTimeModel model;
   const StepTimeCoefficients slow{3 * kTruth.base, 3 * kTruth.per_prefill_token,
                                   3 * kTruth.per_decode_sequence, 3 * kTruth.per_context_token};
-  for (int i = 0; i < 10000; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     const StepShape shape = random_shape(rng);
     // Another process took two thirds of the machine.
     model.observe(shape, from_seconds((i < 500 ? kTruth : slow).seconds(shape)));
-    if (i == 1000) {
-      EXPECT_LT(errors(model, slow, Rng(99)).mean, 0.08);
-    }
   }
-  EXPECT_LT(error(model, slow, Rng(99)), 0.2);  // rare kinds of steps too
+  EXPECT_LT(error(model, slow, Rng(99)), 0.1);
 }
 
 TEST(StepTimeModel, CoefficientsStayFiniteAndNotNegativeWhateverComes) {
