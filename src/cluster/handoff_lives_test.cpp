@@ -1,4 +1,5 @@
-// A gateway places a request again, and what is left of its former life speaks up.
+// What gateways know of a request that is handed over, and what is left of it when one places
+// it again.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,12 +36,17 @@ struct SourceSide final : SourceHost {
   }
   void start_transfer(const Placement&, const Granted&, bool) override {}
   void cancel_transfer(HandoffKey) override {}
-  std::optional<Commit> detach(HandoffKey, std::int32_t) override { return std::nullopt; }
+  std::optional<Commit> detach(HandoffKey key, std::int32_t) override {
+    Commit commit;
+    commit.key = key;
+    return commit;
+  }
   void resume(RequestId) override {}
   void release(RequestId) override { ++released; }
-  void runs_at(RequestId, const Placement&) override {}
+  void runs_at(RequestId, const Placement& target) override { told.push_back(target); }
   void end_cancelled(RequestId) override {}
   std::vector<Said> said;
+  std::vector<Placement> told;  // to the gateway
   int released = 0;
 };
 
@@ -66,6 +72,27 @@ TEST(HandoffLives, ATargetOfAFormerLifeDoesNotTakeThePresentOne) {
 
   source.on_message(kNew, Taken{{kRequest, 1, 1}, false}, now, host);
   EXPECT_EQ(host.released, 1);
+}
+
+// The target says so as well, but may be lost before its gateway hears it: then nobody else
+// would, and the gateway would wait for ever for who has let go.
+TEST(HandoffLives, WhoLetsGoTellsWhereItHasGone) {
+  SourceSide host;
+  HandoffSource source{{}};
+  const TimePoint now{1h};
+  source.begin({kRequest, 0, 0}, now, host);
+  const HandoffKey key{kRequest, 1, 0};
+  Granted granted;
+  granted.key = key;
+  granted.stamp = now;
+  source.on_message(kNew, granted, now, host);
+  source.sent(key, true, now, host);  // what there was
+  source.sent(key, true, now, host);  // and the rest
+  ASSERT_TRUE(std::holds_alternative<Commit>(host.said.back().message));
+  EXPECT_TRUE(host.told.empty());
+  source.on_message(kNew, Taken{key, false}, now, host);
+  EXPECT_EQ(host.released, 1);
+  EXPECT_EQ(host.told, std::vector{kNew});
 }
 
 struct TargetSide final : TargetHost {

@@ -167,9 +167,8 @@ void HandoffSource::on_taken(const Placement& from, const Taken& taken, TimePoin
     host.send(out.target, Abort{key});
   }
   const bool cancelled = out.cancelled;
-  const bool was_back = !out.commit || key != taken.key;
   host.release(key.request);
-  if (was_back) host.runs_at(key.request, from);
+  host.runs_at(key.request, from);
   host.send(from, Released{taken.key});
   moved_[key.request] = {taken.key, from, now};
   finish(key.request, HandoffOutcome::kMoved, now);

@@ -66,7 +66,7 @@ class SourceHost {
   virtual void resume(RequestId request) = 0;
   // It is not this instance's any more: what it holds is free, nothing is said.
   virtual void release(RequestId request) = 0;
-  // It runs there after all, though it was said to run here again.
+  // It runs there. The target says so too, but may be lost before it is heard.
   virtual void runs_at(RequestId request, const Placement& target) = 0;
   // What rested ends, cancelled.
   virtual void end_cancelled(RequestId request) = 0;

@@ -18,6 +18,7 @@
 #include "net/gateway_directory.h"
 #include "net/gateway_links.h"
 #include "net/peer_stream.h"
+#include "net/process_id.h"
 #include "net/protocol.h"
 #include "net/shared_arena.h"
 #include "net/thread_name.h"
@@ -114,13 +115,14 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
     told_.erase(gateway);
     list_targets();
   }
-  [[nodiscard]] std::uint64_t process_of(InstanceId instance) const {
+  [[nodiscard]] std::uint64_t process_of(InstanceId instance, std::optional<Incarnation> of) const {
     if (instance == kSelf.instance) return options_.process;
     const std::lock_guard lock(mutex_);
     for (const auto& [name, known] : known_) {
-      if (known.placement.instance == instance) return known.process;
+      const auto& [id, incarnation] = known.placement;
+      if (id == instance && (!of || *of == incarnation)) return known.process;
     }
-    return 0;
+    return kNoProcess;
   }
 
   // --- the engine's loop
@@ -158,7 +160,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
 
   void runs_at(const RequestOrigin& origin, const Placement& placement) {
     if (placement != kSelf) {
-      gateways_->runs_there(origin, process_of(placement.instance));
+      gateways_->runs_there(origin, process_of(placement.instance, placement.incarnation));
     } else if (!gateways_->runs_here(origin)) {
       engine_->cancel(origin.request);  // its gateway is gone, and its client with it
     }
@@ -566,7 +568,7 @@ void PeerLinks::forget_peers(std::uint64_t gateway) {
   impl_->forget_peers(gateway);
 }
 std::uint64_t PeerLinks::process_of(InstanceId instance) const {
-  return impl_->process_of(instance);
+  return impl_->process_of(instance, std::nullopt);
 }
 void PeerLinks::send(HandoffMail&& mail) {
   impl_->send(std::move(mail));

@@ -68,7 +68,7 @@ class PeerLinks final : public PeerPort, public KvChannel {
   void set_peers(std::uint64_t gateway, std::vector<PeerInfo> peers);
   // The gateway is gone: who is connected stays.
   void forget_peers(std::uint64_t gateway);
-  // 0: unknown.
+  // Its present process, or kNoProcess.
   [[nodiscard]] std::uint64_t process_of(InstanceId instance) const;
 
   // PeerPort.

@@ -6,7 +6,10 @@
 
 namespace sluice {
 
-// Never 0.
+// What was here and is gone, or never was.
+inline constexpr std::uint64_t kNoProcess = 2;
+
+// Odd, so neither 0, which stands for who speaks, nor the above.
 [[nodiscard]] inline std::uint64_t random_process() {
   std::random_device device;
   return (std::uint64_t{device()} << 32 | device()) | 1;
