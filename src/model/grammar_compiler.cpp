@@ -46,6 +46,7 @@ Result<Grammar> GrammarCompiler::run() {
   grammar_.root_ = root->second;
   TRY_STATUS(check_defined());
   TRY_STATUS(check_left_recursion());
+  TRY_STATUS(check_root());
   return std::move(grammar_);
 }
 
@@ -390,9 +391,9 @@ Status GrammarCompiler::check_defined() const {
   return {};
 }
 
-// Which rules may match the empty text: repeated until nothing changes, over the
-// rules that use what changed.
-std::vector<bool> GrammarCompiler::find_nullable() const {
+// Repeated until nothing changes, over the rules that use what changed.
+template <typename Holds>
+std::vector<bool> GrammarCompiler::rules_where(const Holds& holds) const {
   const auto& rules = grammar_.rules_;
   std::vector<std::vector<std::uint32_t>> users(rules.size());
   for (std::uint32_t rule = 0; rule < rules.size(); ++rule) {
@@ -404,26 +405,46 @@ std::vector<bool> GrammarCompiler::find_nullable() const {
       }
     }
   }
-  std::vector<bool> nullable(rules.size(), false);
-  const auto may_be_empty = [&](std::uint32_t at) {
-    for (;; ++at) {
-      const Element& element = grammar_.elements_[at];
-      if (element.kind == Kind::kEnd) return true;
-      if (element.kind != Kind::kRule || !nullable[element.value]) return false;
-    }
-  };
+  std::vector<bool> known(rules.size(), false);
+  const auto is_so = [&](std::uint32_t at) { return holds(at, known); };
   std::vector<std::uint32_t> todo(rules.size());
   for (std::uint32_t rule = 0; rule < rules.size(); ++rule) todo[rule] = rule;
   while (!todo.empty()) {
     const std::uint32_t rule = todo.back();
     todo.pop_back();
-    if (nullable[rule] || std::none_of(rules[rule].begin(), rules[rule].end(), may_be_empty)) {
-      continue;
-    }
-    nullable[rule] = true;
+    if (known[rule] || std::none_of(rules[rule].begin(), rules[rule].end(), is_so)) continue;
+    known[rule] = true;
     todo.insert(todo.end(), users[rule].begin(), users[rule].end());
   }
-  return nullable;
+  return known;
+}
+
+// Which rules may match the empty text.
+std::vector<bool> GrammarCompiler::find_nullable() const {
+  return rules_where([&](std::uint32_t at, const std::vector<bool>& nullable) {
+    for (;; ++at) {
+      const Element& element = grammar_.elements_[at];
+      if (element.kind == Kind::kEnd) return true;
+      if (element.kind != Kind::kRule || !nullable[element.value]) return false;
+    }
+  });
+}
+
+// A root that only ever leads to itself has no first character, and no end either.
+Status GrammarCompiler::check_root() const {
+  const std::vector<bool> nullable = find_nullable();
+  if (nullable[grammar_.root_]) return {};
+  const std::vector<bool> begins =
+      rules_where([&](std::uint32_t at, const std::vector<bool>& known) {
+        for (;; ++at) {
+          const Element& element = grammar_.elements_[at];
+          if (element.kind != Kind::kRule) return element.kind != Kind::kEnd;
+          if (known[element.value]) return true;
+          if (!nullable[element.value]) return false;
+        }
+      });
+  if (begins[grammar_.root_]) return {};
+  return fail(ErrorCode::kInvalidArgument, "the grammar: no text begins the rule `root`");
 }
 
 std::vector<std::vector<GrammarCompiler::LeftEdge>> GrammarCompiler::left_edges() const {

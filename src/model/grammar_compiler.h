@@ -48,7 +48,12 @@ class GrammarCompiler final {
 
   // Checks of the whole.
   [[nodiscard]] Status check_defined() const;
+  // The rules one of whose alternatives (the element it begins at) satisfies
+  // `holds`, which may ask for the rules known so far.
+  template <typename Holds>
+  [[nodiscard]] std::vector<bool> rules_where(const Holds& holds) const;
   [[nodiscard]] std::vector<bool> find_nullable() const;
+  [[nodiscard]] Status check_root() const;
   [[nodiscard]] Status check_left_recursion() const;
   // That one rule may begin with another, and whether it goes on after it.
   struct LeftEdge {

@@ -81,7 +81,8 @@ GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar,
                            std::shared_ptr<const GrammarVocabulary> vocabulary)
     : grammar_(std::move(grammar)), vocabulary_(std::move(vocabulary)) {
   frames_.push_back({});  // the bottom
-  current_ = static_cast<std::uint32_t>(intern(begin(), true));
+  const std::int32_t start = intern(begin(), true);
+  if (start == kDead) states_.emplace_back().next.fill(kDead);  // a limit was met at once
 }
 
 GrammarState::Place GrammarState::begin() {

@@ -160,6 +160,9 @@ TEST(Grammar, SaysWhatIsWrong) {
            {"root ::= root \"a\" | \"b\"", "left-recursive at the rule `root`"},
            {"root ::= a\na ::= b \"x\"\nb ::= e a | \"y\"\ne ::= f\nf ::= \"\"", "left-recursive"},
            {"root ::= (root)* \"a\"", "left-recursive"},
+           {"root ::= root", "no text begins the rule `root`"},
+           {"root ::= a \"x\"\na ::= n b\nb ::= a\nn ::= \"\"", "no text begins the rule `root`"},
+           {"root ::= root | \"x\"", ""},
            {deep, "deeper than 100"},
            {"root ::= \"\xFF\"", "UTF-8"},
            {std::string("root ::= \"a\0b\"", 14), "UTF-8"},
@@ -282,6 +285,15 @@ TEST(GrammarState, AmbiguityIsLimited) {
   bool accepted = true;
   for (int i = 0; i < 40 && accepted && !state.too_complex(); ++i) accepted = state.accept('x' - 1);
   EXPECT_TRUE(state.too_complex());
+}
+
+// A place where no text goes on is one like others: nothing may come next.
+TEST(GrammarState, ADeadEndAllowsNothing) {
+  GrammarState state = state_of("root ::= \"a\" b | \"b\"\nb ::= b");
+  EXPECT_EQ(allowed(state), (std::vector<Token>{'b' - 1}));
+  EXPECT_FALSE(state.accept('a' - 1));
+  ASSERT_TRUE(state.accept('b' - 1));
+  EXPECT_TRUE(state.can_end());
 }
 
 TEST(GrammarState, LongTextsKeepTheAutomatonSmall) {
