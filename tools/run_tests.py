@@ -5,7 +5,7 @@
 
     style     what tools/tidy.py and tools/check_layers.py find                       (seconds)
     format    clang-format                                                            (seconds)
-    unit      release build, all unit tests
+    unit      release build, all unit tests; the forecast on ../shared/traces where they are
     headers   every header compiles alone
     parity    our graphs against libllama on the real models
     e2e       the real program, over HTTP
@@ -178,7 +178,7 @@ def format_():
 
 def unit():
     build("release", options=warnings_are_errors())
-    return ctest("release", "-L", "unit")
+    return ctest("release", "-L", "unit|traces")
 
 
 def headers():

@@ -5,7 +5,8 @@
         --only TEXT        cases, policies or rules whose name contains it
         --informed         classes and hints of clients instead of the policies
         --rules            the rules of a window's length instead of the policies
-        --calibration TEST the forecast's quantiles on every trace, by build/.../memory_test instead
+        --calibration TEST the forecast's quantiles on every trace, by memory_test, instead:
+                           exits with 1 where one is missed, with 77 where a trace is not there
         --timeline SVG     draw windows, demand, grants and use of one run instead
 
 Each cell is the mean over the seeds; (least-most) where they differ. Tokens are those generated in
@@ -120,7 +121,7 @@ def table(runner, case, rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", required=True)
+    parser.add_argument("--binary")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rules", action="store_true")
     parser.add_argument("--informed", action="store_true")
@@ -132,6 +133,9 @@ def main():
     args = parser.parse_args()
     args.option = [word for option in args.option for word in option.split()]
 
+    if args.calibration:
+        with tempfile.TemporaryDirectory() as folder:
+            sys.exit(calibration.report(args.calibration, args.only, Path(folder)))
     missing = sorted({str(w.path()) for w in WORKLOADS.values() if not w.path().exists()})
     if missing:
         print(f"bench/admission: skipped, no {', '.join(missing)}; set SLUICE_TRACES")
@@ -143,9 +147,6 @@ def main():
     cases = [case for case in CASES if args.only in case]
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(args, Path(folder))
-        if args.calibration:
-            calibration.report(args.calibration, Path(folder))
-            return
         if args.timeline:
             timeline.draw(runner, Path(args.timeline))
             return

@@ -243,9 +243,10 @@ TEST(LengthForecast, NonsenseIsNotRestored) {
 }
 
 // Each length is forecast before it is seen: the stated quantile must be met, at
-// the start and, for those that get that far, at an age. Returns the worst miss.
+// the start and, for those that get that far, at an age. A share of few has chance
+// in it: twice its own deviation is allowed besides. Returns the worst miss.
 double expect_calibrated(const std::vector<std::int32_t>& lengths, std::size_t warm_up,
-                         double tolerance) {
+                         double tolerance, int least_asked = 1000) {
   struct Count {
     std::int32_t age;
     double q;
@@ -270,12 +271,13 @@ double expect_calibrated(const std::vector<std::int32_t>& lengths, std::size_t w
   }
   double furthest = 0;
   for (const Count& count : counts) {
-    if (count.asked < 1000) continue;
+    if (count.asked < least_asked) continue;
     SCOPED_TRACE("age " + std::to_string(count.age));
+    const double chance = 2 * std::sqrt(count.q * (1 - count.q) / count.asked);
     const double met = static_cast<double>(count.met) / count.asked;
     const double below = static_cast<double>(count.below) / count.asked;
-    EXPECT_GE(met, count.q - tolerance);
-    EXPECT_LE(below, count.q + tolerance);
+    EXPECT_GE(met, count.q - tolerance - chance);
+    EXPECT_LE(below, count.q + tolerance + chance);
     furthest = std::max({furthest, count.q - met, below - count.q});
   }
   return furthest;
@@ -310,7 +312,7 @@ TEST(LengthForecast, CalibratedOnAFileOfLengths) {
     if (length > 0) lengths.push_back(length);
   }
   ASSERT_GT(lengths.size(), 1000u);
-  const double furthest = expect_calibrated(lengths, 500, 0.02);
+  const double furthest = expect_calibrated(lengths, 500, 0.02, 300);
   std::cout << "furthest: " << 100 * furthest << " points\n";  // bench/admission reads it
 }
 
