@@ -15,11 +15,10 @@ namespace {
 using Row = std::array<double, WindowPlanner::kMostPoints>;
 
 // Sums over the running set at each point of the outlook. Sequences of one age
-// have one forecast, and unless max_tokens ends them within the outlook, sums
-// of what they hold are all that is needed of them: O(1) a sequence, then
-// O(points) an age. All rows are computed in full, so that the loops over them
-// have a fixed length and become vector instructions; points beyond the wanted
-// ones are not looked at.
+// have one forecast, and differ in what they hold and in the first point that
+// max_tokens keeps them from: O(1) a sequence, then O(points) an age. Loops over
+// rows go over all points, so that they have a fixed length and become vector
+// instructions; points beyond the wanted ones are not looked at.
 class Sums {
  public:
   Sums(const OutlookInput& input, const WindowOptions& options, const LengthForecast& forecast)
@@ -33,34 +32,39 @@ class Sums {
     ages_.reserve(std::min(input.running.size() + 1, LengthForecast::kBins));
   }
 
-  // A sequence that knows `known` tokens and decodes from `after` steps on.
+  // A sequence that decodes from `after` steps on.
   void add(const RunningSequence& sequence, std::int64_t after) {
     const double known = static_cast<double>(sequence.held_tokens) + sequence.prefill_left;
     Age& age = of_age(sequence);
-    if (after > 0 || growth_[count_ - 1] > sequence.decode_cap) {
-      add_alone(sequence, known, static_cast<double>(after), age);
+    if (after > 0) {
+      add_alone(sequence, known, static_cast<double>(after), age.doubt);
       return;
     }
+    const double cap = sequence.decode_cap;
     const double held = known * block_share_ + 0.5;  // the last block is half full
-    age.count += 1;
-    age.held += held;
-    age.held_squares += held * held;
+    const std::size_t cut = first_beyond(cap);
+    age.until[cut].add(held);
+    if (cut < count_) capped_[cut] += held + cap * block_share_;
   }
 
   // After all were added.
   void close() {
+    double capped = 0;  // of those that max_tokens has ended by the point
+    for (std::size_t j = 0; j < count_; ++j) {
+      capped += capped_[j];
+      all_blocks[j] += capped;
+    }
     for (const Age& age : ages_) {
-      if (age.count == 0) continue;
-      for (std::size_t j = 0; j < steps.size(); ++j) {
-        const double lives = age.survival[j];
+      Held alive = age.until[count_];
+      for (std::size_t j = count_; j-- > 0; alive += age.until[j]) {
         const double grown = growth_[j] * block_share_;
-        const double held = age.held + age.count * grown;
-        const double squares = age.held_squares + grown * (2 * age.held + age.count * grown);
-        survivors[j] += lives * age.count;
-        blocks[j] += lives * held;
-        variance[j] += lives * (1 - lives) * squares;
+        const double held = alive.sum + alive.count * grown;
+        const double squares = alive.squares + grown * (2 * alive.sum + alive.count * grown);
+        survivors[j] += age.survival[j] * alive.count;
+        blocks[j] += age.survival[j] * held;
+        variance[j] += age.spread[j] * squares;
         all_blocks[j] += held;
-        error[j] += age.doubt * std::sqrt(lives * (1 - lives)) * held;
+        error[j] += age.doubt * std::sqrt(age.spread[j]) * held;
       }
     }
   }
@@ -86,14 +90,38 @@ class Sums {
 
  private:
   static constexpr std::size_t kAges = LengthForecast::kBins + 1;
+  // Blocks held by some sequences.
+  struct Held {
+    double count = 0;
+    double sum = 0;
+    double squares = 0;
+    void add(double held) {
+      count += 1;
+      sum += held;
+      squares += held * held;
+    }
+    void operator+=(const Held& other) {
+      count += other.count;
+      sum += other.sum;
+      squares += other.squares;
+    }
+  };
   struct Age {
     Row survival{};
-    double count = 0;  // of those that are not added alone; sums over them
-    double held = 0;
-    double held_squares = 0;
+    Row spread{};      // variance of one sequence's being there
     double doubt = 0;  // of n seen at this age, lives * n outlive the point, give or take
                        // sqrt(lives (1 - lives) n): one over the root of n (Greenwood)
+    // Of those that are not added alone, by the first point that max_tokens keeps them from.
+    std::array<Held, WindowPlanner::kMostPoints + 1> until{};
   };
+
+  // The first point at which a sequence that decodes now has generated `cap` tokens.
+  [[nodiscard]] std::size_t first_beyond(double cap) const {
+    if (steps[count_ - 1] < cap) return count_;
+    std::size_t point = 0;
+    while (steps[point] < cap) ++point;
+    return point;
+  }
 
   // The next window ends first, then further and further apart, until lengths
   // of twice the mean have run their course: a peak is rarely beyond.
@@ -111,11 +139,11 @@ class Sums {
     }
   }
 
-  // Starts late, or may not generate so much.
-  void add_alone(const RunningSequence& sequence, double known, double late, const Age& age) {
+  // Begins to decode later: a row of its own.
+  void add_alone(const RunningSequence& sequence, double known, double late, double doubt) {
     const double cap = sequence.decode_cap;
-    Row survival = age.survival;
-    if (late > 0) fill(survival, sequence, late);
+    Row survival{};
+    fill(survival, sequence, late);
     for (std::size_t j = survival.size(); j-- > 0 && steps[j] - late >= cap;) survival[j] = 0;
     for (std::size_t j = 0; j < survival.size(); ++j) {
       const double grown = std::clamp(growth_[j] - late, 0.0, cap);
@@ -125,7 +153,7 @@ class Sums {
       blocks[j] += lives * held;
       variance[j] += lives * (1 - lives) * held * held;
       all_blocks[j] += held;
-      error[j] += age.doubt * std::sqrt(lives * (1 - lives)) * held;
+      error[j] += doubt * std::sqrt(lives * (1 - lives)) * held;
     }
   }
 
@@ -149,6 +177,9 @@ class Sums {
       const LengthCurve& lengths = forecast_.of(sequence.length_class);
       const double seen = lengths.weight() * lengths.tail(sequence.generated);
       age.doubt = 1 / std::sqrt(std::max(seen, 1.0));
+      for (std::size_t j = 0; j < count_; ++j) {
+        age.spread[j] = age.survival[j] * (1 - age.survival[j]);
+      }
       index = static_cast<std::int16_t>(ages_.size());
     }
     return ages_[static_cast<std::size_t>(index - 1)];
@@ -158,6 +189,7 @@ class Sums {
   const std::size_t count_;
   const double block_share_;
   Row growth_{};
+  Row capped_{};  // blocks of those added together that end at the point, when they do
   std::vector<std::int16_t> age_of_bin_;  // by class and bin; 1-based, 0: none yet
   std::vector<Age> ages_;
 };
