@@ -45,6 +45,7 @@ help:
 ##   make install          build and install under PREFIX=/usr/local
 ##   make bench            micro-benchmarks
 ##   make bench-admission  memory policies side by side, without compute (bench/admission)
+##   make bench-handoff    moving KV between processes, beside memcpy and a plain socket
 ##   make bench-peers      side by side with llama-server, built from the same pinned source
 ##   make bench-memory-pressure   memory policies side by side on the real server, short of memory
 ##   make format           format the C++ sources in place
@@ -108,13 +109,16 @@ install: build
 	fi; \
 	$$as_root env DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
 
-.PHONY: bench bench-admission bench-memory-pressure bench-peers peers
+.PHONY: bench bench-admission bench-handoff bench-memory-pressure bench-peers peers
 bench: | configure
 	@cmake --build $(BUILD) --target benchmarks
 	@for bench in $(BUILD)/src/*/*_bench $(BUILD)/src/model/ggml/*_bench; do "$$bench" $(ARGS); done
 bench-admission: | configure
 	@cmake --build $(BUILD) --target admission_bench
 	@$(PYTHON) bench/admission --binary $(BUILD)/bench/admission/admission_bench $(ARGS)
+bench-handoff: | configure
+	@cmake --build $(BUILD) --target handoff_bench
+	@$(BUILD)/bench/handoff/handoff_bench $(ARGS)
 peers: $(DEFAULT_MODEL) | setup
 	@tools/peers_llama.sh
 bench-peers: build peers

@@ -49,7 +49,7 @@ class KvChannel {
 struct PeerTransferOptions {
   std::size_t piece_bytes = std::size_t{1} << 20;          // of KV that a message carries,
   std::size_t named_piece_bytes = std::size_t{256} << 20;  // or names
-  std::int32_t pieces_in_flight = 8;                       // to a peer
+  std::int32_t pieces_in_flight = 32;                      // to a peer
   std::size_t bytes_a_poll = std::size_t{64} << 20;        // copied
   std::size_t max_in_flight = 64;                          // tickets
   std::size_t max_pieces = 1024;                           // come and not copied yet
