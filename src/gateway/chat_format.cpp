@@ -73,13 +73,10 @@ class ChatFormat final : public ResponseFormat {
 
   void progress(const Choice& choice, const Increment& increment, std::string& out) override {
     Parts parts{.logprobs = increment.logprobs, .token_ids = increment.token_ids};
-    for (std::size_t i = 0; i < increment.deltas.size(); ++i) {
+    for (const ChatDelta& delta : increment.deltas) {
       scratch_.clear();
       JsonWriter json(scratch_);
-      write_delta(json, increment.deltas[i]);
-      // The end comes with the last token, if that has a text: no chunk for nothing.
-      const bool last = i + 1 == increment.deltas.size();
-      if (last && increment.finished) parts.finish_reason = choice.finish_reason();
+      write_delta(json, delta);
       chunk(choice, scratch_, parts, out);
       parts.logprobs = {};
       parts.token_ids = {};
@@ -87,7 +84,8 @@ class ChatFormat final : public ResponseFormat {
     if (!parts.logprobs.empty() || !parts.token_ids.empty()) {
       chunk(choice, R"({"content":""})", parts, out);
     }
-    if (!increment.finished || !parts.finish_reason.empty()) return;
+    // The end has a chunk of its own, without a text, as OpenAI has it.
+    if (!increment.finished) return;
     chunk(choice, "{}", {.finish_reason = choice.finish_reason()}, out);
   }
 
@@ -97,11 +95,7 @@ class ChatFormat final : public ResponseFormat {
       out += "],\"usage\":";
       JsonWriter json(out);
       write_usage(json, usage);
-      if (options_.timings) {
-        out += ",\"timings\":";
-        JsonWriter timings(out);
-        write_timings(timings, usage);
-      }
+      append_timings(out, options_, usage);
       out += "}\n\n";
     }
     write_sse(out, "[DONE]");
@@ -126,11 +120,9 @@ class ChatFormat final : public ResponseFormat {
     }
     json.key("usage");
     write_usage(json, usage);
-    if (options_.timings) {
-      json.key("timings");
-      write_timings(json, usage);
-    }
-    json.end_object();
+    append_timings(out, options_, usage);
+    append_verbose(out);
+    out += '}';
     return out;
   }
 
@@ -154,9 +146,7 @@ class ChatFormat final : public ResponseFormat {
     out += chunk_head_;
     JsonWriter json(out);
     json.begin_object().member("index", choice.index()).key("delta").raw(delta);
-    const bool wanted = choice.wants_logprobs();
-    write_logprobs(json, wanted && (parts.finish_reason.empty() || !parts.logprobs.empty()),
-                   parts.logprobs);
+    write_logprobs(json, choice.wants_logprobs() && parts.finish_reason.empty(), parts.logprobs);
     if (!parts.token_ids.empty()) write_tokens(json, "token_ids", parts.token_ids);
     if (!parts.finish_reason.empty()) write_stop_reason(json, choice);
     json.key("finish_reason").string_or_null(parts.finish_reason).end_object();
@@ -168,7 +158,17 @@ class ChatFormat final : public ResponseFormat {
     } else if (options_.include_usage) {
       out += ",\"usage\":null";
     }
+    append_timings(out, options_, usage_of(choice));
+    if (!parts.finish_reason.empty()) append_verbose(out);
     out += "}\n\n";
+  }
+
+  // What the conversation became, where the client wants to see it.
+  void append_verbose(std::string& out) const {
+    if (!options_.shown_prompt) return;
+    out += ",\"__verbose\":";
+    JsonWriter json(out);
+    json.begin_object().member("prompt", *options_.shown_prompt).end_object();
   }
 
   static void write_choice(JsonWriter& json, const Choice& choice) {

@@ -89,6 +89,10 @@ class Choice final {
     return generated_tokens_ > 0 ? logprob_sum_ / generated_tokens_ : 0.0;
   }
   void set_index(std::int32_t index) { options_.index = index; }
+  // To its first token, without the queue; and from there to its last so far.
+  void set_times(Duration prompt, Duration output) { prompt_time_ = prompt, output_time_ = output; }
+  [[nodiscard]] Duration prompt_time() const { return prompt_time_; }
+  [[nodiscard]] Duration output_time() const { return output_time_; }
   [[nodiscard]] bool wants_logprobs() const { return options_.want_logprobs; }
   [[nodiscard]] bool wants_token_ids() const { return options_.want_token_ids; }
   [[nodiscard]] bool wants_prompt_logprobs() const { return options_.want_prompt_logprobs; }
@@ -136,6 +140,8 @@ class Choice final {
   std::int32_t generated_tokens_ = 0;
   std::int32_t cached_tokens_ = 0;
   double logprob_sum_ = 0.0;
+  Duration prompt_time_{};
+  Duration output_time_{};
   FinishReason finish_ = FinishReason::kNone;
   Error error_;
 };

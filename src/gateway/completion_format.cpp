@@ -76,6 +76,7 @@ class CompletionFormat final : public ResponseFormat {
     } else if (options_.include_usage) {
       out += ",\"usage\":null";
     }
+    append_timings(out, options_, usage_of(choice));
     out += "}\n\n";
   }
 
@@ -84,11 +85,7 @@ class CompletionFormat final : public ResponseFormat {
       out.append("data: ").append(head_).append("],\"usage\":");
       JsonWriter json(out);
       write_usage(json, usage);
-      if (options_.timings) {
-        out += ",\"timings\":";
-        JsonWriter timings(out);
-        write_timings(timings, usage);
-      }
+      append_timings(out, options_, usage);
       out += "}\n\n";
     }
     write_sse(out, "[DONE]");
@@ -118,11 +115,7 @@ class CompletionFormat final : public ResponseFormat {
     out += "],\"usage\":";
     JsonWriter json(out);
     write_usage(json, usage);
-    if (options_.timings) {
-      out += ",\"timings\":";
-      JsonWriter timings(out);
-      write_timings(timings, usage);
-    }
+    append_timings(out, options_, usage);
     out += '}';
     return out;
   }

@@ -75,12 +75,27 @@ TEST(Endpoints, TooLongPromptsNameBothNumbers) {
     EXPECT_EQ(response.status, 400);
     const Json error = Json::parse(response.body)["error"];
     EXPECT_EQ(error["code"], "context_length_exceeded");
+    EXPECT_EQ(error["type"], "exceed_context_size_error");
     EXPECT_EQ(error["n_prompt_tokens"], size);
     EXPECT_EQ(error["n_ctx"], 50);
   }
   EXPECT_EQ(bench.post("/v1/completions", fmt::format(R"({{"prompt":"{}"}})", std::string(49, 'x')))
                 .status,
             200);
+}
+
+TEST(Endpoints, ResponsesTellTimingsOnRequest) {
+  Bench bench;
+  bench.serving.set_script({.reply = "Hi"});
+  const std::string stream =
+      bench.post("/v1/responses", R"({"input":"Hi","stream":true,"timings_per_token":true})").body;
+  std::vector<int> made;
+  for (std::size_t at = stream.find("data: "); at != std::string::npos;
+       at = stream.find("data: ", at + 1)) {
+    const Json event = Json::parse(stream.substr(at + 6, stream.find('\n', at) - at - 6));
+    if (event.contains("timings")) made.push_back(event["timings"]["predicted_n"].get<int>());
+  }
+  EXPECT_EQ(made, (std::vector<int>{1, 2, 3})) << "of two texts, and of the end";
 }
 
 TEST(Endpoints, ResponsesWhole) {

@@ -24,8 +24,8 @@ std::uint64_t derived_seed(std::uint64_t seed, std::int32_t choice) {
 }
 
 FormatOptions format_options(const GatewayContext& context, const GenerationCall& call) {
-  return {context.parse.model_id, context.fingerprint, call.include_usage, call.continuous_usage,
-          call.timings};
+  return {context.parse.model_id, context.fingerprint, call.include_usage,
+          call.continuous_usage,  call.timings,        std::nullopt};
 }
 
 // The room that is left for output, or why there is none.
@@ -40,7 +40,8 @@ ApiResult<std::int32_t> output_room(const GatewayContext& context, std::size_t p
       "least one must be left for the answer",
       limit, prompt_tokens);
   error.param = param;
-  error.code = "context_length_exceeded";
+  error.code = "context_length_exceeded";  // OpenAI's; the type and the numbers are llama.cpp's
+  error.type = "exceed_context_size_error";
   error.prompt_tokens = static_cast<std::int64_t>(prompt_tokens);
   error.context_tokens = context.context_tokens;
   return tl::unexpected(std::move(error));
@@ -196,7 +197,9 @@ ApiResult<GenerationJob> build_chat_job(const GatewayContext& context, ChatCall 
     return tl::unexpected(ok.error());
   }
   GenerationJob job;
-  job.format = make_chat_format(format_options(context, generation));
+  FormatOptions format = format_options(context, generation);
+  if (generation.verbose) format.shown_prompt = prompt_text(context, chat->tokens);
+  job.format = make_chat_format(std::move(format));
   job.stream = generation.stream;
   job.n = generation.n;
   auto& stops = generation.stops;

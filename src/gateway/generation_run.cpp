@@ -180,6 +180,10 @@ void GenerationRun::apply(const std::vector<TokenEvent>& events) {
 void GenerationRun::apply_one(std::size_t index, const TokenEvent& event) {
   Choice& choice = job_.choices[index];
   note_times(progress_[index], event);
+  if (const Progress& times = progress_[index]; times.first_token != TimePoint{}) {
+    choice.set_times(times.first_token - times.arrival - times.queued,
+                     times.last_token - times.first_token);
+  }
   const Increment increment = choice.on_event(event);
   if (choice.finished()) {
     if (choice.stopped_early() && event.finish == FinishReason::kNone) {
@@ -264,11 +268,8 @@ Usage GenerationRun::usage() const {
     total.prompt_tokens += one.prompt_tokens;
     total.cached_tokens += one.cached_tokens;
   }
-  const Progress& first = progress_.front();
-  if (first.first_token != TimePoint{}) {
-    total.prompt_time = first.first_token - first.arrival - first.queued;
-    total.output_time = first.last_token - first.first_token;
-  }
+  total.prompt_time = job_.choices.front().prompt_time();
+  total.output_time = job_.choices.front().output_time();
   return total;
 }
 

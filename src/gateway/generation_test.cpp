@@ -109,8 +109,8 @@ TEST(Chat, StreamsTheseBytes) {
   };
   EXPECT_EQ(masked(response.body),
             chunk(R"({"role":"assistant","content":null})", "null") +
-                chunk(R"({"content":"H"})", "null") + chunk(R"({"content":"i"})", "\"length\"") +
-                head +
+                chunk(R"({"content":"H"})", "null") + chunk(R"({"content":"i"})", "null") +
+                chunk("{}", "\"length\"") + head +
                 R"(],"usage":{"prompt_tokens":18,"completion_tokens":2,"total_tokens":20,)"
                 R"("prompt_tokens_details":{"cached_tokens":0}}})"
                 "\n\ndata: [DONE]\n\n");
@@ -387,8 +387,23 @@ TEST(Completions, TimingsOnRequest) {
           .post(kChat,
                 chat_body(more + R"(,"stream":true,"stream_options":{"include_usage":true})"))
           .body);
-  EXPECT_TRUE(events.back().contains("timings"));
-  EXPECT_FALSE(events.front().contains("timings"));
+  EXPECT_FALSE(events.front().contains("timings")) << "nothing is generated yet";
+  for (std::size_t i = 1; i < events.size(); ++i) {
+    const auto made = std::min<std::size_t>(i, 4);
+    EXPECT_EQ(events[i]["timings"]["predicted_n"], made) << events[i].dump();
+  }
+}
+
+TEST(Chat, ShowsThePromptOnRequest) {
+  Bench bench;
+  bench.serving.set_script({.reply = "x"});
+  const Json whole = Json::parse(bench.post(kChat, chat_body(R"(,"verbose":true)")).body);
+  const Json shown = Json::parse(bench.post("/apply-template", chat_body()).body);
+  EXPECT_EQ(whole["__verbose"]["prompt"], shown["prompt"]);
+  const auto events =
+      events_of(bench.post(kChat, chat_body(R"(,"verbose":true,"stream":true)")).body);
+  EXPECT_EQ(events.back()["__verbose"]["prompt"], shown["prompt"]);
+  EXPECT_FALSE(Json::parse(bench.post(kChat, chat_body()).body).contains("__verbose"));
 }
 
 TEST(Completions, BadWordsBecomeBannedTokens) {

@@ -36,6 +36,7 @@ Json text_content(const Json& content) {
 struct Turn {
   Json results = Json::array();
   Json message;
+  std::string reasoning;  // earlier thoughts, for templates that show them
 };
 
 void add_tool_result(FieldReader& block, Turn& turn) {
@@ -43,7 +44,9 @@ void add_tool_result(FieldReader& block, Turn& turn) {
   if (!id) return block.fail("tool_use_id", "is missing");
   const Json* given = block.find("content");
   Json content = given ? text_content(*given) : Json("");
-  if (content.is_null()) return block.fail("content", "must be text: this model reads text only");
+  if (content.is_null()) {
+    return block.fail("content", "must be text: image input is not supported by this model");
+  }
   turn.results.push_back({{"role", "tool"}, {"tool_call_id", *id}, {"content", content}});
 }
 
@@ -68,7 +71,11 @@ void add_block(FieldReader& block, Turn& turn) {
     add_tool_result(block, turn);
   } else if (*type == "tool_use") {
     add_tool_use(block, turn);
-  } else if (*type != "thinking" && *type != "redacted_thinking") {  // not shown again
+  } else if (*type == "thinking") {
+    const auto text = block.string("thinking");
+    if (!text) return block.fail("thinking", "is missing");
+    turn.reasoning += *text;
+  } else if (*type != "redacted_thinking") {  // nobody here can read it
     block.fail("type", fmt::format("is '{}', but this model reads text only: image input is not "
                                    "supported",
                                    type->substr(0, 40)));
@@ -96,6 +103,9 @@ void add_message(FieldReader& message, Json& messages) {
     FieldReader block((*blocks)[i], message.name(key + "."));
     add_block(block, turn);
     if (block.failed()) return message.fail(block.error());
+  }
+  if (*role == "assistant" && !turn.reasoning.empty()) {
+    turn.message["reasoning_content"] = turn.reasoning;
   }
   for (Json& result : turn.results) messages.push_back(std::move(result));
   if (turn.message["content"].empty()) {

@@ -107,6 +107,12 @@ TEST(Messages, ErrorsInTheirOwnForm) {
            Case{R"({"model":"fake","max_tokens":1,"messages":[{"role":"user","content":)"
                 R"([{"type":"image"}]}]})",
                 "image input is not supported"},
+           Case{R"({"model":"fake","max_tokens":1,"messages":[{"role":"user","content":)"
+                R"([{"type":"tool_result","tool_use_id":"t","content":[{"type":"image"}]}]}]})",
+                "image input is not supported"},
+           Case{R"({"model":"fake","max_tokens":1,"messages":[{"role":"assistant","content":)"
+                R"([{"type":"thinking"}]}]})",
+                "thinking"},
            Case{R"({"model":"fake","max_tokens":1,"system":7,"messages":[]})", "system"},
            Case{R"({"model":"fake","max_tokens":1,"tool_choice":{"type":"x"},)"
                 R"("messages":[{"role":"user","content":"Hi"}]})",
@@ -144,6 +150,7 @@ TEST(Messages, BlocksBecomeAChat) {
   ASSERT_EQ(messages.size(), 5U) << messages.dump();
   EXPECT_EQ(messages[0]["role"], "system");
   EXPECT_EQ(messages[2]["tool_calls"][0]["function"]["arguments"], R"({"n":2})");
+  EXPECT_EQ(messages[2]["reasoning_content"], "hm");
   EXPECT_EQ(messages[3]["role"], "tool") << "a result comes right after its call";
   EXPECT_EQ(messages[3]["content"], "3 and 4");
   EXPECT_EQ(messages[4]["content"][0]["text"], "There:");

@@ -46,7 +46,8 @@ struct GenerationCall {
   bool return_token_ids = false;
   bool tokens_as_ids = false;    // "token_id:7" in log probabilities
   bool prompt_logprobs = false;  // as a field of their own
-  bool timings = false;          // with the usage, as llama.cpp has them
+  bool timings = false;          // as llama.cpp has them
+  bool verbose = false;          // a chat's answer shows its prompt (llama.cpp)
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;  // usage in every chunk (vLLM)

@@ -48,6 +48,13 @@ void write_timings(JsonWriter& json, const Usage& usage) {
   json.end_object();
 }
 
+void append_timings(std::string& out, const FormatOptions& options, const Usage& usage) {
+  if (!options.timings || usage.completion_tokens == 0) return;
+  out += ",\"timings\":";
+  JsonWriter json(out);
+  write_timings(json, usage);
+}
+
 void write_sse(std::string& out, std::string_view json) {
   out.append("data: ").append(json).append("\n\n");
 }
@@ -104,7 +111,8 @@ void write_prompt_logprobs(JsonWriter& json, const Choice& choice) {
 }
 
 Usage usage_of(const Choice& choice) {
-  return {choice.prompt_tokens(), choice.cached_tokens(), choice.generated_tokens()};
+  return {choice.prompt_tokens(), choice.cached_tokens(), choice.generated_tokens(),
+          choice.prompt_time(), choice.output_time()};
 }
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,8 +23,8 @@ struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;
   std::int64_t completion_tokens = 0;
-  Duration prompt_time{};  // of the first choice: to its first token, without the queue
-  Duration output_time{};  // from its first to its last token
+  Duration prompt_time{};  // of the first choice, as Choice has it
+  Duration output_time{};  // the same
 };
 
 struct FormatOptions {
@@ -32,6 +33,7 @@ struct FormatOptions {
   bool include_usage = false;
   bool continuous_usage = false;
   bool timings = false;
+  std::optional<std::string> shown_prompt{};  // a chat's, as the model reads it
 };
 
 class ResponseFormat {
@@ -63,6 +65,8 @@ class ResponseFormat {
 void write_usage(JsonWriter& json, const Usage& usage);
 // llama.cpp's: counts, milliseconds and rates.
 void write_timings(JsonWriter& json, const Usage& usage);
+// The same as a member behind others, where there is something to tell.
+void append_timings(std::string& out, const FormatOptions& options, const Usage& usage);
 void write_sse(std::string& out, std::string_view json);
 [[nodiscard]] Usage usage_of(const Choice& choice);
 // vLLM's fields, where they are asked for.

@@ -81,14 +81,14 @@ class ResponsesFormat final : public ResponseFormat {
 
   void progress(const Choice& choice, const Increment& increment, std::string& out) override {
     for (const ChatDelta& delta : increment.deltas) {
-      if (!delta.reasoning.empty()) add_text(Item::Kind::kReasoning, delta.reasoning, out);
-      if (!delta.content.empty()) add_text(Item::Kind::kMessage, delta.content, out);
+      const Usage usage = usage_of(choice);
+      if (!delta.reasoning.empty()) add_text(Item::Kind::kReasoning, delta.reasoning, usage, out);
+      if (!delta.content.empty()) add_text(Item::Kind::kMessage, delta.content, usage, out);
       for (const auto& call : delta.tool_calls) add_call(call, out);
     }
     if (!increment.finished) return;
     if (items_.empty()) open({Item::Kind::kMessage, make_id("msg_"), {}, {}, -1, false}, out);
     close_last(out);
-    (void)choice;
   }
 
   void end(std::span<const Choice> choices, const Usage& usage, std::string& out) override {
@@ -96,6 +96,7 @@ class ResponsesFormat final : public ResponseFormat {
     event(out, cut ? "response.incomplete" : "response.completed", [&](JsonWriter& json) {
       json.key("response");
       write_response(json, cut ? "incomplete" : "completed", &usage, nullptr);
+      if (options_.timings) write_timings(json.key("timings"), usage);
     });
   }
 
@@ -185,7 +186,7 @@ class ResponsesFormat final : public ResponseFormat {
     });
   }
 
-  void add_text(Item::Kind kind, const std::string& text, std::string& out) {
+  void add_text(Item::Kind kind, const std::string& text, const Usage& usage, std::string& out) {
     const bool thought = kind == Item::Kind::kReasoning;
     if (items_.empty() || items_.back().done || items_.back().kind != kind) {
       open({kind, make_id(thought ? "rs_" : "msg_"), {}, {}, -1, false}, out);
@@ -195,6 +196,7 @@ class ResponsesFormat final : public ResponseFormat {
                [&](JsonWriter& json) {
                  json.member("delta", text);
                  if (!thought) json.key("logprobs").begin_array().end_array();
+                 if (options_.timings) write_timings(json.key("timings"), usage);
                });
   }
 

@@ -29,6 +29,27 @@ IGNORED_WITH_VALUE = {
 }
 
 
+# Of the templates that llama.cpp has built in, those that its tests name.
+BUILT_IN_TEMPLATES = {
+    "llama3": "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+              "{{ m.content | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}"
+              "<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
+    "command-r": "{% for m in messages %}<|START_OF_TURN_TOKEN|><|{{ {'system': 'SYSTEM', 'user': "
+                 "'USER', 'assistant': 'CHATBOT'}[m.role] }}_TOKEN|>{{ m.content | trim }}"
+                 "<|END_OF_TURN_TOKEN|>{% endfor %}{% if add_generation_prompt %}"
+                 "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>{% endif %}",
+}
+
+
+def template_arguments(template: str) -> list[str]:
+    """A template's text as a file that lives as long as the server."""
+    if template == "chatml":
+        return []  # what a model without a template has anyway
+    memory = os.memfd_create("template", 0)
+    os.write(memory, BUILT_IN_TEMPLATES.get(template, template).encode())
+    return ["--chat-template", f"/proc/self/fd/{memory}"]
+
+
 def read(arguments: list[str]) -> tuple[dict[str, str], set[str]]:
     """Flags with a value, and those without."""
     values, plain, at = {}, set(), 0
@@ -44,7 +65,10 @@ def read(arguments: list[str]) -> tuple[dict[str, str], set[str]]:
 
 
 def sluice_arguments(values: dict[str, str], plain: set[str], model: str) -> list[str]:
-    out = ["serve", model, "--any-model-name", "--log-level", "warning"]
+    # The model is tiny, and so is what its sequences need.
+    out = ["serve", model, "--any-model-name", "--log-level", "warning", "--kv-memory", "64MiB"]
+    if "--chat-template" in values:
+        out += template_arguments(values["--chat-template"])
     for flag, value in values.items():
         if flag in ONE_VALUE:
             out += [ONE_VALUE[flag], value if flag.startswith("--chat") else value.split(",")[0]]
@@ -54,8 +78,8 @@ def sluice_arguments(values: dict[str, str], plain: set[str], model: str) -> lis
         out += ["--context", str(int(values["--ctx-size"]) // slots)]
     for key in values.get("--api-key", "").split(","):
         out += ["--api-key", key] if key else []
-    for origin in values.get("--cors-origins", "").split(","):
-        out += ["--cors-origin", origin] if origin else []
+    for origin in values.get("--cors-origins", "*").split(","):
+        out += ["--cors-origin", origin]
     return out
 
 

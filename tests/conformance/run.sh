@@ -141,7 +141,7 @@ part_llama() {
     PORT=$(free_port) CONFORMANCE_MODEL="$shared/models/stories260K.gguf" \
     LLAMA_SERVER_BIN_PATH="$here/llama_wrapper.py" PYTHONDONTWRITEBYTECODE=1 \
     PYTHONPATH="$here:." "$venvs/llama/bin/python" -m pytest -q "${plugin[@]}" \
-    -p no:cacheprovider --timeout 120 -rsf $(printf 'unit/test_%s.py ' $files)) \
+    -p no:cacheprovider --timeout 120 -m "not slow" -rsf $(printf 'unit/test_%s.py ' $files)) \
     >"$logs/llama.log" 2>&1 || status=$?
   grep -E '^(FAILED|ERROR|SKIPPED)' "$logs/llama.log" | cut -c1-160 || true
   echo "llama.cpp server tests: $(tail -n 1 "$logs/llama.log")"

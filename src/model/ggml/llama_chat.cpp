@@ -136,11 +136,11 @@ class LlamaChat final : public ChatTemplate {
   Result<ChatPrompt> apply(const ChatRequest& request) const override {
     TRY(auto inputs, read(request));
     std::string begun;  // of the answer
-    if (request.continue_final) {
-      begun = std::move(inputs.messages.back().content);
-      inputs.messages.pop_back();
-    }
     try {
+      if (request.continue_final) {
+        begun = inputs.messages.back().render_content();  // which may be in parts
+        inputs.messages.pop_back();
+      }
       TRY(ChatPrompt prompt, apply_checked(request, std::move(inputs)));
       prompt.text += begun;
       return prompt;

@@ -128,6 +128,22 @@ TEST(LlamaChat, ModelsOwnTemplate) {
   }
 }
 
+TEST(LlamaChat, TheLastMessageIsContinuedHoweverItIsWritten) {
+  SLUICE_SMOLLM2_OR_SKIP(model);
+  for (const auto& [content, end] : std::vector<std::pair<std::string, std::string>>{
+           {R"("Red, gre")", "Red, gre"},
+           {R"([{"type":"text","text":"Red"},{"type":"text","text":"gre"}])", "Red\n\ngre"}}) {
+    ChatRequest request;
+    request.messages_json =
+        R"([{"role":"user","content":"hi"},{"role":"assistant","content":)" + content + "}]";
+    request.add_generation_prompt = false;
+    request.continue_final = true;
+    const auto prompt = model.chat().apply(request);
+    ASSERT_TRUE(prompt.has_value()) << prompt.error().message;
+    EXPECT_TRUE(prompt->text.ends_with("<|im_start|>assistant\n" + end)) << prompt->text;
+  }
+}
+
 TEST(LlamaChat, PlainTextPassesThroughInConstantTime) {
   SLUICE_SMOLLM2_OR_SKIP(model);
   ChatRequest request;
