@@ -90,15 +90,9 @@ void read_objectives(const std::vector<std::string>& all, ServeOptions& o) {
 }
 
 void add_memory(CLI::App& app, ServeOptions& o) {
-  add_size(app, "--kv-memory", o.kv_memory,
-           "KV cache in all, e.g. 2GiB (default: by model and free memory)");
   add_size(
       app, "--kv-host-memory", o.kv_host_memory,
       "host memory in all for the KV of sequences that are paused in a shortage (default: none)");
-  add_kv_type(app, o.kv_type);
-  app.add_option("--block-tokens", o.block_tokens, "tokens a KV block")
-      ->check(CLI::IsMember({8, 16, 32, 64, 128}))
-      ->capture_default_str();
   const std::vector<std::string> memory_policies(memory_policy_names().begin(),
                                                  memory_policy_names().end());
   app.add_option("--memory-policy", o.memory_policy, "how KV memory is granted")
@@ -152,14 +146,18 @@ StepPace read_pace(const std::string& text) {
   return {microseconds(us[0]), microseconds(us[1]), microseconds(us[2]), microseconds(us[3])};
 }
 
+void add_context(CLI::App& app, ServeOptions& o) {
+  app.add_option("--context", o.context,
+                 "longest sequence, tokens (default: what the model was trained for, if it fits)")
+      ->check(CLI::Range(0, 1 << 24));
+}
+
 // Of every command that has a configuration file.
 void add_model(CLI::App& app, ServeOptions& o) {
   app.add_option("model,--model", o.model, "the model, a GGUF file")->required();
   app.add_option("--config", "a YAML file with these same names; flags win over it")
       ->type_name("FILE");
-  app.add_option("--context", o.context,
-                 "longest sequence, tokens (default: what the model was trained for, if it fits)")
-      ->check(CLI::Range(0, 1 << 24));
+  add_context(app, o);
   app.add_option("--drain-seconds", o.drain_seconds, "on SIGTERM, wait so long for what runs")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
@@ -203,20 +201,31 @@ void add_front(CLI::App& app, ServeOptions& o) {
       ->capture_default_str();
 }
 
-// The engines of the process.
-void add_engine(CLI::App& app, ServeOptions& o) {
+// What makes an engine's steps as long as they are.
+void add_step_sizes(CLI::App& app, ServeOptions& o) {
   app.add_option("--threads", o.threads, "compute threads in all (default: one a core)")
       ->check(CLI::Range(0, 1024));
-  add_memory(app, o);
+  add_size(app, "--kv-memory", o.kv_memory,
+           "KV cache in all, e.g. 2GiB (default: by model and free memory)");
+  add_kv_type(app, o.kv_type);
+  app.add_option("--block-tokens", o.block_tokens, "tokens a KV block")
+      ->check(CLI::IsMember({8, 16, 32, 64, 128}))
+      ->capture_default_str();
   app.add_option("--max-batch-tokens", o.max_batch_tokens, "most tokens a step computes")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   app.add_option("--max-running", o.max_running, "most sequences that run at once, an instance")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  app.add_flag("--repack,!--no-repack", o.repack, "use faster weight layouts where there are (on)");
+}
+
+// The engines of the process.
+void add_engine(CLI::App& app, ServeOptions& o) {
+  add_step_sizes(app, o);
+  add_memory(app, o);
   app.add_flag("--prefix-cache,!--no-prefix-cache", o.prefix_cache,
                "keep and share the KV of equal prefixes (on)");
-  app.add_flag("--repack,!--no-repack", o.repack, "use faster weight layouts where there are (on)");
   app.add_option_function<std::string>(
       "--benchmark-step", [&o](const std::string& text) { o.pace = read_pace(text); },
       "for load tests: a step takes at least so many microseconds: "
@@ -335,6 +344,18 @@ void add_inspect(CLI::App& app, InspectOptions& o) {
   add_size(app, "--memory", o.memory, "say how many tokens fit in this (default 1GiB)");
 }
 
+void add_profile(CLI::App& app, ProfileOptions& o) {
+  app.add_option("model", o.engine.model, "the model, a GGUF file")->required();
+  app.add_option("--output", o.output, "file to write (default: standard output)");
+  app.add_option("--name", o.name, "of the profile (default: the model's)");
+  app.add_option("--rounds", o.rounds, "times that each kind of step is measured")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  add_context(app, o.engine);
+  add_step_sizes(app, o.engine);
+  add_log_level(app, o.engine.log_level);
+}
+
 // The settings of a YAML file as arguments, to stand before those of the command line.
 std::vector<std::string> arguments_of(const std::string& file, const CLI::App& app) {
   YAML::Node root;
@@ -418,8 +439,10 @@ CommandLine parse_command_line(int argc, char** argv) {
   CLI::App* drain_app = app.add_subcommand("drain", "ask an instance to take nothing new and end");
   CLI::App* run_app = app.add_subcommand("run", "answer one prompt in the terminal");
   CLI::App* inspect_app = app.add_subcommand("inspect", "say what is in a model file");
-  for (CLI::App* sub :
-       {serve_app, gateway_app, instance_app, up_app, top_app, drain_app, run_app, inspect_app}) {
+  CLI::App* profile_app = app.add_subcommand(
+      "profile", "measure what steps of a model take here, for simulate and plan");
+  for (CLI::App* sub : {serve_app, gateway_app, instance_app, up_app, top_app, drain_app, run_app,
+                        inspect_app, profile_app}) {
     sub->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   CLI::App* simulate_app = app.add_subcommand(
@@ -439,6 +462,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   add_drain(*drain_app, result.drain);
   add_run(*run_app, result.run);
   add_inspect(*inspect_app, result.inspect);
+  add_profile(*profile_app, result.profile);
 
   std::vector<std::string> args = expand_config(argc, argv, app);
   std::reverse(args.begin(), args.end());  // CLI11 takes them from the back
@@ -457,6 +481,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   if (drain_app->parsed()) result.command = Command::kDrain;
   if (run_app->parsed()) result.command = Command::kRun;
   if (inspect_app->parsed()) result.command = Command::kInspect;
+  if (profile_app->parsed()) result.command = Command::kProfile;
   if (simulate_app->parsed()) result.command = Command::kSimulate;
   if (plan_app->parsed()) result.command = Command::kPlan;
   return result;

@@ -38,6 +38,13 @@ struct InspectOptions {
   std::size_t memory = std::size_t{1} << 30;
 };
 
+struct ProfileOptions {
+  ServeOptions engine;  // what an instance would be given
+  std::string name;     // of the profile; empty: the model's
+  std::string output;   // a file; empty: standard output
+  std::int32_t rounds = 5;
+};
+
 // "1.5GiB", "512M", "4096": decimal multiples are powers of 1024 too, as with
 // other engines. kInvalidArgument: not a size.
 [[nodiscard]] Result<std::size_t> parse_size(const std::string& text);
@@ -52,6 +59,7 @@ enum class Command : std::uint8_t {
   kDrain,
   kRun,
   kInspect,
+  kProfile,
   kSimulate,
   kPlan
 };
@@ -66,6 +74,7 @@ struct CommandLine {
   DrainOptions drain;
   RunOptions run;
   InspectOptions inspect;
+  ProfileOptions profile;
   SimulateOptions simulate;
   PlanOptions plan;
 };
@@ -82,5 +91,6 @@ int top(const TopOptions& options);
 int drain(const DrainOptions& options);
 int run(const RunOptions& options);
 int inspect(const InspectOptions& options);
+int profile(const ProfileOptions& options);
 
 }  // namespace sluice

@@ -147,6 +147,27 @@ Result<DeviceProfile> parse_device(std::string_view text) {
   return profile;
 }
 
+std::string device_text(const DeviceProfile& p) {
+  std::string text = fmt::format("sluice-device 1\nname {}\nkv_tokens {}\nkv_token_bytes {}\n",
+                                 p.name, p.kv_tokens, p.kv_token_bytes);
+  for (const auto& [name, table] :
+       {std::pair{"tokens", &p.tokens}, std::pair{"dense_s", &p.dense_s},
+        std::pair{"head_s", &p.head_s}}) {
+    text += name;
+    for (const double value : *table) text += fmt::format(" {:.6g}", value);
+    text += '\n';
+  }
+  for (const auto& [name, value] :
+       {std::pair{"step_s", p.step_s}, std::pair{"decode_row_s", p.decode_row_s},
+        std::pair{"decode_context_s", p.decode_context_s},
+        std::pair{"prefill_chunk_s", p.prefill_chunk_s},
+        std::pair{"prefill_token_s", p.prefill_token_s},
+        std::pair{"prefill_pair_s", p.prefill_pair_s}}) {
+    text += fmt::format("{} {:.6g}\n", name, value);
+  }
+  return text;
+}
+
 DeviceProfile roofline_device(const Roofline& r) {
   DeviceProfile p;
   p.name = r.name;

@@ -56,6 +56,9 @@ struct DeviceProfile {
 // kInvalidArgument with the line's number.
 [[nodiscard]] Result<DeviceProfile> parse_device(std::string_view text);
 
+// The text that parse_device() reads.
+[[nodiscard]] std::string device_text(const DeviceProfile& profile);
+
 // Profiles that come with the program, by name.
 [[nodiscard]] std::span<const char* const> device_names();
 // kNotFound: no such name; says which there are.

@@ -252,7 +252,23 @@ def test_inspect_prints_sizes():
     assert fit == 64 * 1024 * 1024 // (23040 * 16) * 16
 
 
-@pytest.mark.parametrize("command", ["run", "inspect"])
+def test_a_profile_measured_here_is_a_device_to_simulate(tmp_path):
+    file = tmp_path / "here.profile"
+    result = run_sluice("profile", model_file(), "--rounds", 1, "--max-batch-tokens", 48,
+                        "--max-running", 4, "--context", 256, "--kv-memory", "32MiB", "--name",
+                        "here", "--output", file)
+    assert result.returncode == 0, result.stderr
+    assert "name here\n" in file.read_text()
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(f"instances:\n  - {{device: {file}, block_tokens: 16, max_running: 4}}\n")
+    result = run_sluice("simulate", "--trace", "synthetic:20:1:30:10", "--cluster", cluster,
+                        "--policy", "forecast", "--out", tmp_path / "report")
+    assert result.returncode == 0, result.stderr
+    assert "1 instances of here" in result.stdout
+    assert run_sluice("profile", model_file(), "--rounds", 0).returncode == 2
+
+
+@pytest.mark.parametrize("command", ["run", "inspect", "profile"])
 def test_the_other_commands_fail_in_one_line_too(command, tmp_path):
     extra = ["hello"] if command == "run" else []
     result = run_sluice(command, tmp_path / "absent.gguf", *extra)
@@ -261,7 +277,7 @@ def test_the_other_commands_fail_in_one_line_too(command, tmp_path):
 
 
 def test_help_names_every_flag_with_its_unit():
-    for command in ([], ["serve"], ["run"], ["inspect"]):
+    for command in ([], ["serve"], ["run"], ["inspect"], ["profile"]):
         result = run_sluice(*command, "--help")
         assert result.returncode == 0
         assert "sluice" in result.stdout or "Usage" in result.stdout
