@@ -77,17 +77,27 @@ NodeOptions node_of(const DeviceProfile& device, std::int32_t block_tokens) {
   e.kv.window.block_tokens = block_tokens;
   e.kv.window.step_token_budget = e.batch.max_step_tokens;
   e.kv.num_blocks = static_cast<std::int32_t>(device.kv_tokens / block_tokens);
+  node.kv_token_bytes = device.kv_token_bytes;
   return node;
+}
+
+Role role_of(const YAML::Node& entry) {
+  const std::string name = entry["role"] ? entry["role"].as<std::string>() : "unified";
+  for (const Role role : {Role::kUnified, Role::kPrefill, Role::kDecode}) {
+    if (name == role_name(role)) return role;
+  }
+  refuse(entry["role"], "role must be unified, prefill or decode");
 }
 
 void add_instances(const YAML::Node& entry, Devices& devices, ClusterSpec& cluster) {
   check_keys(entry,
              {"count", "device", "kv_tokens", "block_tokens", "max_running", "max_step_tokens",
-              "min_chunk_tokens", "mixed_step_ms", "prefix_cache", "report_ms"});
+              "min_chunk_tokens", "mixed_step_ms", "prefix_cache", "report_ms", "role"});
   if (!entry["device"]) refuse(entry, "an instance needs a device");
   const auto device = device_of(entry["device"].as<std::string>(), devices);
   const std::int32_t block = integer(entry, "block_tokens", kBlockTokens, 1, 4096);
   NodeOptions node = node_of(*device, block);
+  node.role = role_of(entry);
   EngineOptions& e = node.engine;
   e.kv.num_blocks = static_cast<std::int32_t>(
       number(entry, "kv_tokens", static_cast<double>(device->kv_tokens), block, 1e12) / block);
@@ -105,11 +115,16 @@ void add_instances(const YAML::Node& entry, Devices& devices, ClusterSpec& clust
 }
 
 void read_network(const YAML::Node& entry, NetworkOptions& network) {
-  check_keys(entry, {"latency_ms", "jitter_ms", "report_delay_ms", "report_loss"});
+  check_keys(entry, {"latency_ms", "jitter_ms", "report_delay_ms", "report_loss", "mail_loss",
+                     "kv_gbit_per_s"});
   network.latency = milliseconds(entry, "latency_ms", network.latency);
   network.jitter = milliseconds(entry, "jitter_ms", network.jitter);
   network.report_delay = milliseconds(entry, "report_delay_ms", network.report_delay);
   network.report_loss = number(entry, "report_loss", 0, 0, 1);
+  network.mail_loss = number(entry, "mail_loss", 0, 0, 1);
+  constexpr double kGbit = 1e9 / 8;
+  network.kv_bytes_per_s =
+      number(entry, "kv_gbit_per_s", network.kv_bytes_per_s / kGbit, 1e-3, 1e6) * kGbit;
 }
 
 void add_fault(const YAML::Node& entry, ClusterSpec& cluster) {
@@ -187,6 +202,23 @@ std::vector<const DeviceProfile*> ClusterSpec::profiles() const {
   std::vector<const DeviceProfile*> profiles;
   for (const auto& device : devices) profiles.push_back(device.get());
   return profiles;
+}
+
+Status set_roles(ClusterSpec& cluster, std::int32_t prefill, std::int32_t decode) {
+  const auto count = static_cast<std::int32_t>(cluster.nodes.size());
+  if (prefill + decode > count) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} prefill and {} decode instances are more than the cluster's {}",
+                            prefill, decode, count));
+  }
+  for (std::int32_t i = 0; i < prefill + decode; ++i) {
+    cluster.nodes[static_cast<std::size_t>(i)].role = i < prefill ? Role::kPrefill : Role::kDecode;
+  }
+  const auto only_decodes = [](const NodeOptions& node) { return node.role == Role::kDecode; };
+  if (std::all_of(cluster.nodes.begin(), cluster.nodes.end(), only_decodes)) {
+    return fail(ErrorCode::kInvalidArgument, "a cluster needs at least 1 instance that prefills");
+  }
+  return {};
 }
 
 Result<ClusterSpec> parse_cluster(const std::string& yaml) {

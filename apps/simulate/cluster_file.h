@@ -27,5 +27,8 @@ struct ClusterSpec {
 // kInvalidArgument names the key and its limits; kNotFound: no such file or device.
 [[nodiscard]] Result<ClusterSpec> read_cluster(const std::string& file_or_words);
 [[nodiscard]] Result<ClusterSpec> parse_cluster(const std::string& yaml);
+// The first `prefill` instances prefill, the next `decode` decode, the rest are as they
+// were. kInvalidArgument: there are not so many, or none is left that prefills.
+[[nodiscard]] Status set_roles(ClusterSpec& cluster, std::int32_t prefill, std::int32_t decode);
 
 }  // namespace sluice

@@ -2,9 +2,36 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace sluice {
+
+namespace {
+
+// A second table where prefill and decode are apart; else nothing.
+std::string handoffs_of(const std::vector<MeanResult>& means) {
+  const auto tried = [](const HandoffCounts& h) { return h.moved + h.stayed + h.refused + h.lost; };
+  const bool any = std::any_of(means.begin(), means.end(),
+                               [&](const MeanResult& m) { return tried(m.mean.handoffs) > 0; });
+  if (!any) return {};
+  std::string text = fmt::format("{:<18} {:>5} {:>8} {:>7} {:>7} {:>7} {:>7} {:>9} {:>11} {:>8}\n",
+                                 "handoffs", "rate", "moved", "refused", "share", "lost", "stayed",
+                                 "GB moved", "2nd tok p50", "p99");
+  for (const MeanResult& m : means) {
+    const HandoffCounts& h = m.mean.handoffs;
+    const double asked =
+        static_cast<double>(std::max<std::int64_t>(1, h.moved + h.refused + h.lost));
+    text += fmt::format(
+        "{:<18} {:>5g} {:>8} {:>7} {:>6.2f}% {:>7} {:>7} {:>9.1f} {:>9.1f}ms {:>6.1f}ms\n",
+        m.policy, m.rate, h.moved, h.refused, 100 * static_cast<double>(h.refused) / asked, h.lost,
+        h.stayed, static_cast<double>(h.bytes) * 1e-9, 1e3 * m.mean.second_s.p50,
+        1e3 * m.mean.second_s.p99);
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string table_of(const std::vector<MeanResult>& means) {
   std::string text = fmt::format(
@@ -20,7 +47,7 @@ std::string table_of(const std::vector<MeanResult>& means) {
         1e3 * s.tpot_s.p50, 1e3 * s.tpot_s.p99, 100 * s.cached_share, s.preemptions,
         s.refused + s.failed, 100 * s.utilization, s.imbalance);
   }
-  return text;
+  return text + handoffs_of(means);
 }
 
 std::string csv_of(const std::vector<RunResult>& runs) {
@@ -29,18 +56,20 @@ std::string csv_of(const std::vector<RunResult>& runs) {
       "goodput_per_s,"
       "attainment,ttft_mean_s,ttft_p50_s,ttft_p90_s,ttft_p99_s,tpot_mean_s,tpot_p50_s,tpot_p90_s,"
       "tpot_p99_s,e2e_mean_s,e2e_p50_s,e2e_p99_s,output_tokens_per_s,cached_share,preemptions,"
-      "steps,utilization,imbalance,wall_s,events,hash\n";
+      "steps,utilization,imbalance,moved,refused_reservations,lost_targets,stayed,kv_bytes,"
+      "second_p50_s,second_p99_s,wall_s,events,hash\n";
   for (const RunResult& r : runs) {
     const Summary& s = r.summary;
     text += fmt::format(
         "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},"
-        "{},"
-        "{},{:016x}\n",
+        "{},{},{},{},{},{},{},{},{},{:016x}\n",
         r.key.policy, r.key.memory, r.key.rate, r.key.seed, s.requests, s.completed, s.refused,
         s.failed, s.good, s.seconds, s.offered, s.goodput, s.attainment, s.ttft_s.mean,
         s.ttft_s.p50, s.ttft_s.p90, s.ttft_s.p99, s.tpot_s.mean, s.tpot_s.p50, s.tpot_s.p90,
         s.tpot_s.p99, s.e2e_s.mean, s.e2e_s.p50, s.e2e_s.p99, s.output_tokens_per_s, s.cached_share,
-        s.preemptions, s.steps, s.utilization, s.imbalance, r.wall_s, r.events, s.hash);
+        s.preemptions, s.steps, s.utilization, s.imbalance, s.handoffs.moved, s.handoffs.refused,
+        s.handoffs.lost, s.handoffs.stayed, s.handoffs.bytes, s.second_s.p50, s.second_s.p99,
+        r.wall_s, r.events, s.hash);
   }
   return text;
 }
@@ -76,6 +105,14 @@ std::string json_of(const SimulateOptions& options, const std::vector<RunResult>
                             {"preemptions", s.preemptions},
                             {"utilization", s.utilization},
                             {"imbalance", s.imbalance},
+                            {"second_token_s", quantiles(s.second_s)},
+                            {"handoffs",
+                             {{"moved", s.handoffs.moved},
+                              {"refused", s.handoffs.refused},
+                              {"lost", s.handoffs.lost},
+                              {"stayed", s.handoffs.stayed},
+                              {"expired", s.handoffs.expired},
+                              {"bytes", s.handoffs.bytes}}},
                             {"wall_s", r.wall_s},
                             {"events", r.events},
                             {"hash", fmt::format("{:016x}", s.hash)},

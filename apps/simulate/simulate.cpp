@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +21,16 @@ T or_stop(Result<T>&& result) {
   return *std::move(result);
 }
 
+std::string roles_of(const ClusterSpec& cluster) {
+  std::string text;
+  for (const Role role : {Role::kUnified, Role::kPrefill, Role::kDecode}) {
+    const auto count = std::count_if(cluster.nodes.begin(), cluster.nodes.end(),
+                                     [role](const NodeOptions& node) { return node.role == role; });
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, role_name(role));
+  }
+  return text;
+}
+
 void describe(const Trace& trace, const ClusterSpec& cluster) {
   double prompt = 0;
   double output = 0;
@@ -30,10 +41,10 @@ void describe(const Trace& trace, const ClusterSpec& cluster) {
   const auto n = static_cast<double>(trace.requests.size());
   fmt::print(
       "{}: {} requests over {:.0f} s, {:.2f} a second; mean prompt {:.0f} tokens, answer "
-      "{:.0f}\n{} instances of {} and {} KV tokens\n",
+      "{:.0f}\n{} instances ({}) of {} and {} KV tokens\n",
       trace.name, trace.requests.size(), to_seconds(trace.span()),
       n / std::max(1e-9, to_seconds(trace.span())), prompt / n, output / n, cluster.nodes.size(),
-      cluster.devices.front()->name,
+      roles_of(cluster), cluster.devices.front()->name,
       cluster.nodes.front().engine.kv.num_blocks *
           std::int64_t{cluster.nodes.front().engine.kv.window.block_tokens});
 }
@@ -95,7 +106,10 @@ int simulate(const SimulateOptions& given) {
     options.policies.assign(policy_names().begin(), policy_names().end());
   }
   const ServiceLevel level = or_stop(parse_service_level(options.slo));
-  const ClusterSpec cluster = or_stop(read_cluster(options.cluster));
+  ClusterSpec cluster = or_stop(read_cluster(options.cluster));
+  if (const Status roles = set_roles(cluster, options.prefill, options.decode); !roles) {
+    throw std::runtime_error(roles.error().message);
+  }
   const Trace trace = load_trace(options);
   describe(trace, cluster);
   const bool terminal = isatty(STDERR_FILENO) != 0;

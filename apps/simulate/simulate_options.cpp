@@ -55,6 +55,10 @@ void add_simulate_options(CLI::App& app, SimulateOptions& o) {
       ->capture_default_str();
   app.add_option("--cluster", o.cluster, "a YAML file, or like 16xh100-8b+4xa100-8b")
       ->capture_default_str();
+  app.add_option("--prefill", o.prefill, "so many instances of the cluster only prefill")
+      ->check(CLI::Range(0, 20000));
+  app.add_option("--decode", o.decode, "and so many of the others only decode")
+      ->check(CLI::Range(0, 20000));
   const std::vector<std::string> known(policy_names().begin(), policy_names().end());
   app.add_option("--policy", o.policies, "placement policies to compare, or all")
       ->delimiter(',')

@@ -144,11 +144,35 @@ TEST(ClusterFile, WordsAndYaml) {
   EXPECT_EQ(yaml->faults[0].at, 3s);
 }
 
+TEST(ClusterFile, Roles) {
+  auto cluster = parse_cluster(
+      "instances:\n  - {count: 2, device: h100-8b, role: prefill}\n  - {count: 3, device: "
+      "h100-8b}\n"
+      "network: {kv_gbit_per_s: 100, mail_loss: 0.25}\n");
+  ASSERT_TRUE(cluster) << cluster.error().message;
+  EXPECT_EQ(cluster->nodes[1].role, Role::kPrefill);
+  EXPECT_EQ(cluster->nodes[2].role, Role::kUnified);
+  EXPECT_EQ(cluster->nodes[2].kv_token_bytes, 131072);
+  EXPECT_DOUBLE_EQ(cluster->network.kv_bytes_per_s, 12.5e9);
+  EXPECT_DOUBLE_EQ(cluster->network.mail_loss, 0.25);
+  ASSERT_TRUE(set_roles(*cluster, 1, 2));
+  const auto roles = [&] {
+    std::vector<Role> all;
+    for (const NodeOptions& node : cluster->nodes) all.push_back(node.role);
+    return all;
+  };
+  EXPECT_EQ(roles(), (std::vector<Role>{Role::kPrefill, Role::kDecode, Role::kDecode,
+                                        Role::kUnified, Role::kUnified}));
+  EXPECT_FALSE(set_roles(*cluster, 3, 3));  // of five
+  EXPECT_FALSE(set_roles(*cluster, 0, 5));  // and nobody prefills
+}
+
 TEST(ClusterFile, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {"instances: []\n", "missing"},
       {"instances: [{device: abacus}]\n", "no device"},
       {"instances: [{count: 2}]\n", "device"},
+      {"instances: [{device: h100-8b, role: decoder}]\n", "unified, prefill or decode"},
       {"instances:\n  - {device: h100-8b, count: 0}\n", "from 1 to 20000"},
       {"instances: [{device: h100-8b}]\nnetwrok: {}\n", "netwrok"},
       {"instances: [{device: h100-8b}]\nfaults: [{kind: crash, instance: 1}]\n", "from 0 to 0"},

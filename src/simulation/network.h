@@ -1,8 +1,9 @@
-// The virtual network between the scheduler with its gateway and one instance:
-// a value, no behaviour.
+// The virtual network between the scheduler with its gateway and the instances, and
+// among these: a value, no behaviour.
 //
 // A link delivers in order, like a stream: requests and tokens are never lost
-// while both ends live, they wait out a partition. Load reports may be lost.
+// while both ends live, they wait out a partition. Load reports may be lost, and so
+// may what instances say to each other of handoffs.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,8 @@ struct NetworkOptions {
   Duration jitter = std::chrono::microseconds(50);    // uniform, added
   Duration report_delay{};                            // load reports take so much longer
   double report_loss = 0;                             // share that never arrives
+  double mail_loss = 0;                               // of what instances say to each other
+  double kv_bytes_per_s = 50e9;  // of an instance's link for KV, 400 Gbit/s; no less than 1
 };
 
 enum class FaultKind : std::uint8_t {

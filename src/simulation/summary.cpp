@@ -1,6 +1,7 @@
 #include "simulation/summary.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 
@@ -76,6 +77,7 @@ Summary summarize(const World& world, const Trace& trace,
   TimePoint last_arrival = world.begin();
   TimePoint end = world.begin();
   std::vector<double> e2e;
+  std::vector<double> second;
   double tokens = 0;
   double prompt = 0;
   double cached = 0;
@@ -98,6 +100,7 @@ Summary summarize(const World& world, const Trace& trace,
     prompt += length;
     cached += a.cached;
     e2e.push_back(to_seconds(a.last - a.arrival));
+    if (a.tokens > 1) second.push_back(to_seconds(a.second - a.first));
     const auto [it, added] = alone.try_emplace(length, 0);
     if (added) it->second = device.prefill_seconds(length, chunk);
     const bool good = ttft_of(a) <= level.ttft_s + level.ttft_prefill_factor * it->second &&
@@ -113,12 +116,14 @@ Summary summarize(const World& world, const Trace& trace,
   s.ttft_s = quantiles_of(ttfts(world));
   s.tpot_s = quantiles_of(tpots(world));
   s.e2e_s = quantiles_of(std::move(e2e));
+  s.second_s = quantiles_of(std::move(second));
   s.output_tokens_per_s = s.seconds > 0 ? tokens / s.seconds : 0;
   s.cached_share = prompt > 0 ? cached / prompt : 0;
   for (const auto& node : world.nodes()) {
     s.preemptions += node->preemptions();
     s.steps += node->steps();
     s.utilization += node->busy_seconds();
+    s.handoffs += node->handoffs();
   }
   s.utilization /= std::max(s.seconds, 1e-9) * static_cast<double>(world.nodes().size());
   s.imbalance = imbalance_of(world.samples());
@@ -135,6 +140,9 @@ Summary mean_of(const std::vector<Summary>& runs) {
     return sum / n;
   };
   const auto count = [&](auto field) { return static_cast<std::size_t>(mean(field) + 0.5); };
+  const auto handoffs = [&](std::int64_t HandoffCounts::*of) {
+    return std::llround(mean([of](const Summary& s) { return s.handoffs.*of; }));
+  };
   const auto spread = [&](Quantiles Summary::*of) {
     return Quantiles{mean([of](const Summary& s) { return (s.*of).mean; }),
                      mean([of](const Summary& s) { return (s.*of).p50; }),
@@ -153,6 +161,7 @@ Summary mean_of(const std::vector<Summary>& runs) {
   m.ttft_s = spread(&Summary::ttft_s);
   m.tpot_s = spread(&Summary::tpot_s);
   m.e2e_s = spread(&Summary::e2e_s);
+  m.second_s = spread(&Summary::second_s);
   m.output_tokens_per_s = mean([](const Summary& s) { return s.output_tokens_per_s; });
   m.cached_share = mean([](const Summary& s) { return s.cached_share; });
   m.preemptions =
@@ -160,6 +169,11 @@ Summary mean_of(const std::vector<Summary>& runs) {
   m.steps = static_cast<std::int64_t>(mean([](const Summary& s) { return s.steps; }) + 0.5);
   m.utilization = mean([](const Summary& s) { return s.utilization; });
   m.imbalance = mean([](const Summary& s) { return s.imbalance; });
+  for (const auto of : {&HandoffCounts::moved, &HandoffCounts::stayed, &HandoffCounts::other_ends,
+                        &HandoffCounts::refused, &HandoffCounts::lost, &HandoffCounts::bytes,
+                        &HandoffCounts::taken, &HandoffCounts::expired}) {
+    m.handoffs.*of = handoffs(of);
+  }
   return m;
 }
 

@@ -40,12 +40,14 @@ struct Summary {
   Quantiles ttft_s;
   Quantiles tpot_s;
   Quantiles e2e_s;
+  Quantiles second_s;  // from the first token to the second: what a handoff delays
   double output_tokens_per_s = 0;
   double cached_share = 0;  // of prompt tokens
   std::int64_t preemptions = 0;
   std::int64_t steps = 0;
   double utilization = 0;  // busy share of the instances while requests arrived
   double imbalance = 0;    // largest / mean of the instances' KV tokens, averaged over samples
+  HandoffCounts handoffs;  // of all instances
   std::uint64_t hash = 0;
 };
 

@@ -14,6 +14,10 @@ constexpr std::size_t kMostViolations = 100;
 // Instances have reported before the first request comes.
 constexpr Duration kStartUp = std::chrono::seconds(2);
 
+bool hands_over(const NodeOptions& node) {
+  return node.role == Role::kPrefill;
+}
+
 std::int32_t most_tokens(const WorldOptions& options, const Trace& trace) {
   if (options.max_tokens > 0) return options.max_tokens;
   return std::bit_ceil(static_cast<std::uint32_t>(trace.longest_output()));
@@ -34,8 +38,10 @@ World::World(WorldOptions options, const Trace& trace, SimulatedModel& model)
                  clock_) {
   begin_ = TimePoint{std::chrono::hours(1)};
   clock_.set(begin_);
+  if (std::any_of(options_.nodes.begin(), options_.nodes.end(), hands_over)) join_peers();
   for (std::uint32_t i = 0; i < options_.nodes.size(); ++i) {
-    nodes_.push_back(std::make_unique<Node>(InstanceId{i}, options_.nodes[i], model, clock_));
+    nodes_.push_back(
+        std::make_unique<Node>(InstanceId{i}, options_.nodes[i], model, clock_, peers_.get()));
     nodes_.back()->start();
     links_[i].heard_at = begin_ + options_.network.report_delay;
     // Not all in one instant, as machines do not start in one.
@@ -62,6 +68,17 @@ World::World(WorldOptions options, const Trace& trace, SimulatedModel& model)
 }
 
 World::~World() = default;
+
+void World::join_peers() {
+  peers_ = std::make_unique<NodePeers>(NodePeers{
+      .fabric = KvFabric(options_.nodes.size()),
+      .handoff = options_.handoff,
+      .network = options_.network,
+      .make_policy = [this](Placement self) {
+        const Rng rng(options_.seed + 1 + self.instance.value + (self.incarnation.value << 32U));
+        return make_policy(options_.decode_policy, options_.limits, rng);
+      }});
+}
 
 // --- The loop --------------------------------------------------------------------
 
@@ -99,8 +116,10 @@ void World::handle(const Queue::Event& event) {
     case Kind::kWake:
       if (event.at == links_[subject].wake_at) run_node(subject);  // else: called earlier since
       return;
-    case Kind::kTokens: return deliver_tokens(subject);
+    case Kind::kWords: return deliver_words(subject);
     case Kind::kReport: return deliver_report(subject);
+    case Kind::kShared: return deliver_shared(subject);
+    case Kind::kMail: return deliver_mail(subject);
     case Kind::kTick: return tick();
     case Kind::kSample: return sample();
     case Kind::kFault: return strike(options_.faults[subject]);
@@ -158,6 +177,7 @@ void World::receive(const TokenEvent& event) {
     if (event.index != answer.tokens) violate(event.request, "a gap in its indices");
     if (options_.keep_tokens) answer.content.push_back(event.token.token);
   }
+  if (answer.tokens == 1) answer.second = now;
   answer.tokens += event.has_token || event.finish == FinishReason::kStop ? 1 : 0;
   answer.last = now;
   queue_.note(event.request.value ^ static_cast<std::uint64_t>(event.token.token) << 32);
@@ -178,14 +198,13 @@ void World::violate(RequestId request, const char* what) {
 // --- The scheduler's side ----------------------------------------------------------
 
 bool World::submit(const Placement& placement, std::unique_ptr<Request>& request) {
-  const RequestId id = request->id;
-  answers_[id.value - 1].instance = placement.instance;
-  post_command(placement.instance.value, std::move(request), id, placement.incarnation);
+  answers_[request->id.value - 1].instance = placement.instance;
+  post_command(placement.instance.value, std::move(request), placement.incarnation);
   return true;
 }
 
 void World::cancel(const Placement& placement, RequestId request) {
-  post_command(placement.instance.value, nullptr, request, placement.incarnation);
+  post_command(placement.instance.value, request, placement.incarnation);
 }
 
 // What the scheduler says: the instances' events, and refusals.
@@ -202,6 +221,7 @@ void World::tick() {
     link.gone = incarnation;
     scheduler_.instance_gone(InstanceId{i}, incarnation,
                              {ErrorCode::kUnavailable, "the instance is not heard of", 0}, now);
+    tell_peers({InstanceId{i}, incarnation});
   }
   scheduler_.tick(now);
   queue_.push(now + kTick, Kind::kTick, 0);

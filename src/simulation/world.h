@@ -10,53 +10,16 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "cluster/global_scheduler.h"
 #include "simulation/event_queue.h"
-#include "simulation/network.h"
 #include "simulation/node.h"
 #include "simulation/trace.h"
+#include "simulation/world_options.h"
 
 namespace sluice {
-
-struct WorldOptions {
-  std::vector<NodeOptions> nodes;  // one an instance
-  std::string policy = "forecast";
-  PlacementLimits limits;
-  GlobalSchedulerOptions scheduler;
-  NetworkOptions network;
-  std::vector<Fault> faults;
-  std::uint64_t seed = 1;
-  std::int32_t max_tokens = 0;  // of requests that do not say; 0: the least power of two
-                                // that no answer of the trace exceeds
-  Duration gone_after = std::chrono::seconds(10);  // an instance not heard of counts as lost
-  Duration time_limit = std::chrono::hours(24 * 30);
-  Duration sample_interval{};  // of the instances' load, for plots; zero: none
-  bool true_lengths = false;   // tell them to the oracle's memory policy, which nobody else is
-  bool keep_tokens = false;    // answers keep what was generated, for tests
-};
-
-struct Answer {
-  TimePoint arrival{};
-  TimePoint first{};  // token, or end
-  TimePoint last{};
-  std::int32_t tokens = 0;  // the end of the turn included
-  std::int32_t cached = 0;
-  FinishReason finish = FinishReason::kNone;
-  ErrorCode error{};           // with kError
-  InstanceId instance;         // that it was sent to last
-  std::vector<Token> content;  // if kept; without the end of the turn
-};
-
-// Of all instances at one time, by instance.
-struct LoadSample {
-  TimePoint at{};
-  std::vector<float> kv_share;  // of the blocks, granted
-  std::vector<std::int32_t> kv_tokens;
-  std::vector<std::int32_t> running;
-  std::vector<std::int32_t> waiting;
-};
 
 class World final : private InstancePort, private TokenSink {
  public:
@@ -91,30 +54,39 @@ class World final : private InstancePort, private TokenSink {
     kLeave,
     kCommand,
     kWake,
-    kTokens,
+    kWords,
     kReport,
+    kShared,
+    kMail,
     kTick,
     kSample,
     kFault,
     kRestart
   };
   struct Link;
+  // A request, a cancel, or the news that another instance is gone.
+  using Wanted = std::variant<std::unique_ptr<Request>, RequestId, Placement>;
   using Queue = EventQueue<Kind>;
 
+  void join_peers();
   void handle(const Queue::Event& event);
   void next();
   void arrive(std::uint32_t request);
   void leave(std::uint32_t request);
   void schedule_followers(std::uint32_t request);
   void wake(std::uint32_t node, TimePoint at);
+  void rouse(std::uint32_t node);
   void run_node(std::uint32_t node);
   void post_outboxes(std::uint32_t node);
   void deliver_command(std::uint32_t node);
-  void deliver_tokens(std::uint32_t node);
+  void deliver_words(std::uint32_t node);
   void deliver_report(std::uint32_t node);
+  void deliver_shared(std::uint32_t node);
+  void deliver_mail(std::uint32_t node);
   [[nodiscard]] bool fenced(std::uint32_t node, Incarnation incarnation);
-  void post_command(std::uint32_t node, std::unique_ptr<Request> request, RequestId id,
-                    Incarnation incarnation);
+  void post_command(std::uint32_t node, Wanted what, Incarnation incarnation);
+  [[nodiscard]] bool cut_off(std::uint32_t node) const;
+  void tell_peers(const Placement& gone);
   void strike(const Fault& fault);
   void restart(std::uint32_t node);
   void tick();
@@ -134,6 +106,7 @@ class World final : private InstancePort, private TokenSink {
   Rng rng_;
   Queue queue_;
   TimePoint begin_{};
+  std::unique_ptr<NodePeers> peers_;  // null: nobody hands over
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Link> links_;                            // by node
   std::vector<std::vector<std::uint32_t>> followers_;  // by request; empty: nobody follows

@@ -12,14 +12,15 @@ namespace sluice {
 struct World::Link {
   struct Command {
     TimePoint due{};
-    std::unique_ptr<Request> request;  // null: a cancel
-    RequestId id;
-    Incarnation incarnation;
+    Wanted what;
+    Incarnation incarnation;  // to whom, with a request
   };
   std::deque<Command> commands;  // on their way there
   TimePoint last_command{};
-  TimePoint last_tokens{};
+  TimePoint last_words{};
   TimePoint last_report{};
+  TimePoint last_shared{};
+  TimePoint last_mail{};
   TimePoint wake_at = TimePoint::max();
   TimePoint partitioned_until{};
   TimePoint heard_at{};

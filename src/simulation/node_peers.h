@@ -1,0 +1,22 @@
+// What a simulated instance needs to take part in handoffs. Internal to simulation/.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "cluster/handoff_source.h"
+#include "scheduling/placement.h"
+#include "simulation/network.h"
+#include "simulation/simulated_transfer.h"
+
+namespace sluice {
+
+struct NodePeers {
+  KvFabric fabric;
+  HandoffOptions handoff;
+  NetworkOptions network;
+  // Of one incarnation's local scheduler.
+  std::function<std::unique_ptr<PlacementPolicy>(Placement)> make_policy;
+};
+
+}  // namespace sluice
