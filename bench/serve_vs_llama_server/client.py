@@ -172,3 +172,19 @@ def run_closed_loop(jobs: list[Job], streams: int, model: str, host: str, port: 
                     limit_s: float = 900.0) -> list[Outcome]:
     """Sends the jobs in order; at any time `streams` of them are in flight."""
     return asyncio.run(_closed_loop(jobs, streams, model, host, port, limit_s))
+
+
+async def _open_loop(jobs, at, model, host, port, limit_s) -> list[Outcome]:
+    began = time.perf_counter()
+
+    async def one(job, when):
+        await asyncio.sleep(max(0.0, began + when - time.perf_counter()))
+        return await _one(job, model, host, port, limit_s)
+
+    return await asyncio.gather(*map(one, jobs, at))
+
+
+def run_open_loop(jobs: list[Job], at: list[float], model: str, host: str, port: int,
+                  limit_s: float = 900.0) -> list[Outcome]:
+    """Sends each job at its time, seconds from now, whatever has come of the others."""
+    return asyncio.run(_open_loop(jobs, at, model, host, port, limit_s))
