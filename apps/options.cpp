@@ -282,7 +282,7 @@ void add_instance(CLI::App& app, InstanceOptions& o) {
       ->check(CLI::IsMember({"unified", "prefill", "decode"}))
       ->capture_default_str();
   app.add_option("--listen", o.listen,
-                 "host:port at which prefill instances reach it; port 0 takes a free one")
+                 "host:port at which instances that hand over reach it; port 0 takes a free one")
       ->capture_default_str();
   app.add_option("--advertise", o.advertise,
                  "the host:port that they are told (default: --listen)");
@@ -436,7 +436,8 @@ CommandLine parse_command_line(int argc, char** argv) {
   CLI::App* up_app = cluster_app->add_subcommand("up", "start what a file says, until a signal");
   cluster_app->require_subcommand(1);
   CLI::App* top_app = app.add_subcommand("top", "watch instances, load and placements, live");
-  CLI::App* drain_app = app.add_subcommand("drain", "ask an instance to take nothing new and end");
+  CLI::App* drain_app =
+      app.add_subcommand("drain", "ask an instance to hand over what it runs and end");
   CLI::App* run_app = app.add_subcommand("run", "answer one prompt in the terminal");
   CLI::App* inspect_app = app.add_subcommand("inspect", "say what is in a model file");
   CLI::App* profile_app = app.add_subcommand(

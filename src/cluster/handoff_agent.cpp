@@ -57,6 +57,10 @@ bool HandoffAgent::cancel(RequestId request) {
   return source_.cancel(request, *this);
 }
 
+void HandoffAgent::leave() {
+  if (!std::exchange(leaving_, true)) peers_.leave();
+}
+
 void HandoffAgent::on_events(std::span<const TokenEvent> events) {
   const TimePoint now = clock_.now();
   for (const TokenEvent& event : events) {

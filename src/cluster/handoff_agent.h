@@ -46,6 +46,8 @@ class PeerPort {
   virtual void runs_at(const RequestOrigin& origin, const Placement& placement) = 0;
   // Nothing more is said of the request from here: another has it, or it was given up.
   virtual void left(RequestId request) = 0;
+  // All that runs here is to go elsewhere: other instances' reports are wanted now.
+  virtual void leave() = 0;
   // This instance's report, to all that may hand sequences over to it.
   virtual void share(const LoadReport& report) = 0;
   // This incarnation has ended; the last call.
@@ -73,7 +75,7 @@ class HandoffAgent final : private SourceHost, private TargetHost {
   // True: a handoff sees to it. False: it is the engine's, or not known here.
   [[nodiscard]] bool cancel(RequestId request);
   // From now on whatever runs here goes to where there is room, whatever its role.
-  void leave() { leaving_ = true; }
+  void leave();
   void before_step();
   void after_step();
   void on_events(std::span<const TokenEvent> events);

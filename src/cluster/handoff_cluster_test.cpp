@@ -184,6 +184,7 @@ class HandoffCluster {
     }
     void send(HandoffMail&& mail) override { world.post(std::move(mail)); }
     void left(RequestId) override {}
+    void leave() override {}
     void runs_at(const RequestOrigin& origin, const Placement& placement) override {
       world.runs_at_[origin.request] = static_cast<int>(placement.instance.value);
     }

@@ -132,6 +132,7 @@ void EngineLoop::handle(Command& command) {
     if (handoff_) handoff_->peer_gone(gone->peer.instance, gone->peer.incarnation);
   } else if (std::holds_alternative<Drain>(command)) {
     agent_.drain();
+    if (handoff_) handoff_->leave();
   } else {
     stopping_ = true;
   }

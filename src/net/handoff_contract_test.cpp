@@ -142,6 +142,28 @@ TEST(RemoteHandoff, ALostDecodeInstanceIsNotSeen) {
   EXPECT_TRUE(c.wait_empty());
 }
 
+TEST(RemoteHandoff, WhatRunsOnADrainedInstanceGoesOnElsewhere) {
+  ApartCluster c(Joined::kSockets,
+                 {.prefill = 1, .decode = 2, .step = std::chrono::milliseconds(4)});
+  ASSERT_TRUE(c.wait_ready());
+  constexpr std::int32_t kTokens = 450;  // nearly two seconds, and both fit in one instance
+  for (std::uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(c.submit(id, 20, kTokens));
+  ASSERT_TRUE(ApartCluster::wait([&] { return c.active(1) > 0 && c.active(0) == 0; }));
+  c.drain(1);
+  ASSERT_TRUE(ApartCluster::wait([&] { return c.active(1) == 0; }));
+  EXPECT_EQ(c.recorder.finished(), c.warmed()) << "they ended before they had moved";
+  c.lose(1);  // nobody needs it any more
+  ASSERT_TRUE(c.recorder.wait_finished(c.warmed() + 2));
+  for (std::uint64_t id = 1; id <= 2; ++id) {
+    const auto answer = c.recorder.answer(id);
+    EXPECT_EQ(answer.finish, FinishReason::kLength) << id << ": " << answer.error.message;
+    EXPECT_EQ(answer.tokens, c.model.expected_output(c.request(id, 20, 1)->prompt, kTokens)) << id;
+  }
+  EXPECT_EQ(c.recorder.violations(), 0);
+  EXPECT_EQ(c.serving().snapshot()->retries, 0);  // nothing was computed again
+  EXPECT_TRUE(c.wait_empty());
+}
+
 TEST(RemoteHandoff, ALostPrefillInstanceIsNotSeen) {
   ApartCluster c(Joined::kSockets, {.prefill = 2, .decode = 2});
   ASSERT_TRUE(c.wait_ready());

@@ -96,6 +96,9 @@ class ApartCluster {
 
   // The instance is gone, without a word to its requests.
   void lose(std::size_t i) { processes_.at(i).reset(); }
+  // It takes nothing new and hands over what it has.
+  void drain(std::size_t i) { processes_.at(i)->drain(); }
+  [[nodiscard]] std::int32_t active(std::size_t i) const { return processes_.at(i)->active(); }
   void stop() {
     if (local_) local_->stop();
     if (remote_) remote_->stop();

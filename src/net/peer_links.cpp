@@ -17,6 +17,7 @@
 
 #include "net/gateway_directory.h"
 #include "net/gateway_links.h"
+#include "net/peer_hello.h"
 #include "net/peer_stream.h"
 #include "net/process_id.h"
 #include "net/protocol.h"
@@ -36,26 +37,15 @@ constexpr Duration kRefusedRetry = std::chrono::seconds(30);  // it will say no 
 constexpr Duration kCallLimit = std::chrono::seconds(5);      // until it is welcomed
 constexpr Duration kNoLink = std::chrono::seconds(1);  // until a gateway may be known there too
 
-grpc::Status refusal(std::string why) {
-  return {grpc::StatusCode::FAILED_PRECONDITION, std::move(why)};
-}
-
 }  // namespace
 
 class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerStreamOwner {
  public:
   Impl(PeerOptions options, const Clock& clock)
-      : options_(std::move(options)), limits_{.vocabulary = options_.vocabulary}, clock_(clock) {
-    PeerMessage message;
-    proto::PeerHello& hello = *message.mutable_hello();
-    hello.set_protocol(kProtocol);
-    hello.set_name(options_.name);
-    hello.set_process(options_.process);
-    hello.set_model(options_.kv.model);
-    hello.set_kv_layout(options_.kv_layout);
-    if (auto offer = offer_arena(options_.arena)) *hello.mutable_arena() = std::move(*offer);
-    hello_ = std::move(message);
-  }
+      : options_(std::move(options)),
+        limits_{.vocabulary = options_.vocabulary},
+        clock_(clock),
+        hello_(make_hello(options_)) {}
 
   Status start(EngineLoop& engine, GatewayLinks& gateways) {
     engine_ = &engine;
@@ -167,6 +157,13 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
   }
   void left(RequestId request) { gateways_->left(request); }
 
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+    list_targets();
+    changed_.notify_all();
+  }
+
   void share(const LoadReport& report) {
     if (!takes()) return;
     std::vector<std::shared_ptr<PeerStream>> sources;
@@ -209,7 +206,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
   [[nodiscard]] bool takes() const {
     return options_.role != Role::kPrefill && !options_.listen.empty();
   }
-  [[nodiscard]] bool hands_over() const { return options_.role == Role::kPrefill; }
+  [[nodiscard]] bool hands_over() const { return options_.role == Role::kPrefill || leaving_; }
 
   [[nodiscard]] std::vector<std::shared_ptr<PeerStream>> streams() {
     const std::lock_guard lock(mutex_);
@@ -348,28 +345,12 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
     return accepted.reactor;
   }
 
-  [[nodiscard]] grpc::Status check(const proto::PeerHello& hello) const {
-    if (hello.protocol() != kProtocol) {
-      return refusal(fmt::format("this instance speaks protocol {}, {} {}", kProtocol, hello.name(),
-                                 hello.protocol()));
-    }
-    if (hello.name().empty() || hello.name().size() > kMaxName) {
-      return refusal(fmt::format("an instance's name has 1 to {} bytes, this one {}", kMaxName,
-                                 hello.name().size()));
-    }
-    if (hello.to() != options_.process) return refusal("another process is at this address now");
-    if (hello.model() != options_.kv.model || hello.kv_layout() != options_.kv_layout) {
-      return refusal(fmt::format("the KV of {} is of another model or layout", hello.name()));
-    }
-    return grpc::Status::OK;
-  }
-
   grpc::Status on_first(const std::shared_ptr<PeerStream>& stream, PeerMessage& message) override {
     return stream->outgoing() ? welcomed(stream, message) : admit(stream, message.hello());
   }
 
   grpc::Status admit(const std::shared_ptr<PeerStream>& stream, const proto::PeerHello& hello) {
-    if (auto status = check(hello); !status.ok()) {
+    if (auto status = check_hello(hello, options_); !status.ok()) {
       spdlog::error("instance {}: {}", hello.name(), status.error_message());
       return status;
     }
@@ -395,7 +376,8 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
   }
 
   grpc::Status welcomed(const std::shared_ptr<PeerStream>& stream, PeerMessage& message) {
-    if (!message.has_welcome()) return refusal("a stream of a target begins with its welcome");
+    if (!message.has_welcome())
+      return {grpc::StatusCode::FAILED_PRECONDITION, "a target's stream begins with its welcome"};
     stream->reads_ours = message.welcome().reads_arena();
     {
       const std::lock_guard lock(mutex_);
@@ -524,7 +506,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
   const PeerOptions options_;
   const WireLimits limits_;
   const Clock& clock_;
-  PeerMessage hello_;
+  const PeerMessage hello_;
   EngineLoop* engine_ = nullptr;
   GatewayLinks* gateways_ = nullptr;
   std::unique_ptr<grpc::Server> server_;
@@ -535,6 +517,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
   std::condition_variable changed_;
   // All below guarded by mutex_.
   bool stopping_ = false;
+  bool leaving_ = false;                                   // whatever its role, it hands over
   std::map<std::uint64_t, std::vector<PeerInfo>> told_;    // by gateway
   std::map<std::uint64_t, Target> targets_;                // by process
   std::set<std::uint64_t> strangers_;                      // processes of another layout
@@ -578,6 +561,9 @@ void PeerLinks::runs_at(const RequestOrigin& origin, const Placement& placement)
 }
 void PeerLinks::left(RequestId request) {
   impl_->left(request);
+}
+void PeerLinks::leave() {
+  impl_->leave();
 }
 void PeerLinks::share(const LoadReport& report) {
   impl_->share(report);

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from cluster_processes import CONTEXT, Gateway, Process, instance
-from generation import assert_same, greedy, in_parallel, prompt
+from generation import Generation, assert_same, greedy, in_parallel, prompt
 from sluice_server import HOST, free_port, model_file, run_sluice
 
 NAMES = ("a", "b")
@@ -134,7 +134,52 @@ def test_a_frozen_instance_is_given_up_and_taken_back(cluster, expected):
     cluster.parts["b"].wait_log("are cancelled")
 
 
-def test_an_instance_that_is_drained_finishes_and_ends(cluster, expected):
+def stream_greedy(client, model: str, text: str, tokens: int, at: int, act) -> Generation:
+    """As greedy(), token by token; `act` is called when `at` of them have come."""
+    got = Generation("", [], [], 0, "")
+    stream = client.completions.create(model=model, prompt=text, max_tokens=tokens, temperature=0,
+                                       logprobs=5, stream=True, extra_body={"ignore_eos": True})
+    for chunk in stream:
+        choice = chunk.choices[0]
+        got.text += choice.text
+        got.finish_reason = choice.finish_reason or got.finish_reason
+        if choice.logprobs:
+            got.tokens += choice.logprobs.tokens
+            got.top += choice.logprobs.top_logprobs
+        if act and len(got.tokens) >= at:
+            act()
+            act = None
+    return got
+
+
+def test_what_runs_on_an_instance_that_is_drained_goes_on_elsewhere(cluster, server):
+    text, tokens = prompt(300, seed=977), 400
+    with server.client() as client:
+        alone = greedy(client, server.model_id(), text, tokens)
+
+    def drain():
+        wait_for(lambda: any(generating(cluster, n) for n in NAMES))
+        [name] = [n for n in NAMES if generating(cluster, n)]
+        result = run_sluice("drain", name, "--gateway", cluster.join)
+        assert result.returncode == 0, result.stderr
+        assert cluster.parts[name].process.wait(30) == 0
+        [other] = set(NAMES) - {name}
+        cluster.wait_instances(other)
+        wait_for(lambda: cluster.instances()[other]["handoffs"]["taken"] == 1, limit_s=5)
+        assert generating(cluster, other), "it ended before it had moved"
+
+    with cluster.client() as client:
+        got = stream_greedy(client, cluster.model_id(), text, tokens, 10, drain)
+    assert_same(alone, got)
+    assert got.finish_reason == "length"
+    assert "goes on at instance" not in cluster.log(), "it was computed again"
+    cluster.wait_idle()
+    cluster.check_conservation()
+    [left] = cluster.instances().values()
+    assert left["blocks"]["granted"] == 0 and left["handoffs"]["reservations"] == 0
+
+
+def test_an_instance_that_is_drained_ends(cluster, expected):
     load = Load(cluster)
     wait_for(lambda: generating(cluster, "a"))
     result = run_sluice("drain", "a", "--gateway", cluster.join)
