@@ -209,7 +209,7 @@ def e2e():
 def conformance():
     build("release", "^sluice$", options=warnings_are_errors())
     total = Tally()
-    for part in ("sdk", "comply"):
+    for part in ("sdk", "comply", "llama"):
         total += check("env", "QUICK=1", "tests/conformance/run.sh", part)
     return total
 

@@ -285,6 +285,7 @@ bool Engine::try_admit(Sequence& s) {
     stats_.prompt_tokens += s.prompt_tokens;
     stats_.cached_prompt_tokens += admission->cached_tokens;
     tenants_.charge(s.tenant, Tenants::kPromptToken * (s.prompt_tokens - s.cached_tokens));
+    report_progress(s);  // what it need not compute
   }
   return true;
 }
@@ -366,6 +367,7 @@ void Engine::apply(const BatchPlan& plan, StepOutput& output) {
     if (!output.scored.empty()) add_scores(s, output.scored[i]);
     s.computed += row.num_tokens;
     kv_.written(s.id, std::span(s.tokens).first(static_cast<std::size_t>(s.computed)));
+    report_progress(s);
     if (row.samples) apply_token(s, output.sampled[i]);
   }
   remove_finished();
@@ -378,6 +380,21 @@ void Engine::add_scores(Sequence& sequence, std::vector<ScoredToken>& scores) {
     sequence.scores.push_back(std::move(scores[i]));
     sequence.scored += 1;
   }
+}
+
+// A restart computes again what was told of already: then there is no news.
+void Engine::report_progress(Sequence& sequence) {
+  if (!sequence.request->report_progress || sequence.generated() > 0) return;
+  if (sequence.computed <= sequence.reported) return;
+  sequence.reported = sequence.computed;
+  TokenEvent event;
+  event.request = sequence.request->id;
+  event.attempt = sequence.request->attempt;
+  event.cached_tokens = sequence.cached_tokens;
+  event.queued = sequence.admitted_at.value_or(clock_.now()) - sequence.request->arrival;
+  event.is_progress = true;
+  event.computed_tokens = sequence.computed;
+  events_.push_back(std::move(event));
 }
 
 void Engine::apply_token(Sequence& sequence, Result<SampledToken>& sampled) {

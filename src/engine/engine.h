@@ -101,6 +101,7 @@ class Engine final {
   void compute(const BatchPlan& plan);
   void apply(const BatchPlan& plan, StepOutput& output);
   static void add_scores(Sequence& sequence, std::vector<ScoredToken>& scores);
+  void report_progress(Sequence& sequence);
   void apply_token(Sequence& sequence, Result<SampledToken>& sampled);
   void finish(Sequence& sequence, TokenEvent&& event);
   void end_cancelled(Sequence& sequence);

@@ -23,11 +23,17 @@ class Recorder final : public TokenSink {
     FinishReason finish = FinishReason::kNone;
     std::int32_t cached_tokens = 0;
     std::vector<ScoredToken> scores;
+    std::vector<std::int32_t> progress;
     Error error;
   };
   void on_tokens(std::vector<TokenEvent>&& events) override {
     for (TokenEvent& event : events) {
       Answer& answer = answers[event.request];
+      if (event.is_progress) {
+        EXPECT_TRUE(answer.tokens.empty() && !event.has_token);
+        answer.progress.push_back(event.computed_tokens);
+        continue;
+      }
       EXPECT_EQ(answer.finish, FinishReason::kNone) << "an event after the last one";
       EXPECT_EQ(event.index, static_cast<std::int32_t>(answer.tokens.size()));
       if (event.has_token) answer.tokens.push_back(event.token.token);
@@ -141,6 +147,29 @@ TEST(Engine, AnswersOneRequest) {
   EXPECT_EQ(w.answer(1).finish, FinishReason::kLength);
   EXPECT_EQ(w.answer(1).tokens, w.runner.expected_output(prompt_of(9), 12));
   w.expect_all_memory_back();
+}
+
+TEST(Engine, TellsOfThePromptOnRequest) {
+  EngineOptions options;
+  options.batch.max_step_tokens = 8;
+  World w({}, options);
+  const auto ask = [&](std::uint64_t id, bool report, Token first = 1) {
+    auto request = std::make_unique<Request>();
+    request->id = RequestId{id};
+    request->prompt = prompt_of(21, first);
+    request->max_tokens = 3;
+    request->report_progress = report;
+    request->arrival = w.clock.now();
+    w.engine.submit(std::move(request));
+    w.run();
+    return w.answer(id).progress;
+  };
+  EXPECT_TRUE(ask(1, false, 100).empty());
+  EXPECT_EQ(ask(2, true), (std::vector<std::int32_t>{0, 8, 16, 21}));
+  const std::int32_t cached = (ask(3, true), w.answer(3).cached_tokens);
+  EXPECT_GT(cached, 0);
+  EXPECT_EQ(w.answer(3).progress, (std::vector<std::int32_t>{cached, 21})) << "the rest in one";
+  EXPECT_EQ(w.answer(3).tokens, w.answer(2).tokens);
 }
 
 TEST(Engine, StopsAtTheEndOfGeneration) {

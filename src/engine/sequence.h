@@ -43,6 +43,7 @@ struct Sequence {
   std::optional<PrefixCopy> copy;        // to be done in its next step
   std::optional<TimePoint> admitted_at;  // first admission; unset while it never ran
   bool announced = false;                // its first event has left
+  std::int32_t reported = -1;            // of `computed`, where the request asks for it
   LengthClass length_class = kAnyLength;
   std::size_t tenant = 0;            // of Tenants
   std::vector<BlockId> host_blocks;  // paused: where KV of [0, computed) is

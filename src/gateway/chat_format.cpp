@@ -89,6 +89,16 @@ class ChatFormat final : public ResponseFormat {
     chunk(choice, "{}", {.finish_reason = choice.finish_reason()}, out);
   }
 
+  void prompt_progress(const Choice& choice, const PromptProgress& progress,
+                       std::string& out) override {
+    out += chunk_head_;
+    JsonWriter json(out);
+    json.begin_object().member("index", choice.index()).key("delta").raw("{}");
+    json.key("logprobs").null().key("finish_reason").null().end_object().end_array();
+    write_prompt_progress(json, progress);
+    out += "}\n\n";
+  }
+
   void end(std::span<const Choice>, const Usage& usage, std::string& out) override {
     if (options_.include_usage) {
       out += chunk_head_;

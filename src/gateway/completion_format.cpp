@@ -80,6 +80,16 @@ class CompletionFormat final : public ResponseFormat {
     out += "}\n\n";
   }
 
+  void prompt_progress(const Choice& choice, const PromptProgress& progress,
+                       std::string& out) override {
+    out.append("data: ").append(head_);
+    JsonWriter json(out);
+    json.begin_object().member("index", choice.index()).member("text", "");
+    json.key("logprobs").null().key("finish_reason").null().end_object().end_array();
+    write_prompt_progress(json, progress);
+    out += "}\n\n";
+  }
+
   void end(std::span<const Choice>, const Usage& usage, std::string& out) override {
     if (options_.include_usage) {
       out.append("data: ").append(head_).append("],\"usage\":");

@@ -66,6 +66,7 @@ std::unique_ptr<Request> make_request(const GatewayContext& context, const Gener
   request->priority = call.priority;
   request->length_class = call.length_class;
   request->length_hint = call.length_hint;
+  request->report_progress = call.progress && call.stream;
   request->sampling = call.sampling;
   request->sampling.min_tokens = std::min(call.sampling.min_tokens, max_tokens);
   request->sampling.seed = call.has_seed ? derived_seed(call.sampling.seed, choice) : random_seed();

@@ -179,6 +179,13 @@ void GenerationRun::apply(const std::vector<TokenEvent>& events) {
 
 void GenerationRun::apply_one(std::size_t index, const TokenEvent& event) {
   Choice& choice = job_.choices[index];
+  if (event.is_progress) {
+    const Duration time = context_.clock.now() - progress_[index].arrival - event.queued;
+    const PromptProgress news{choice.prompt_tokens(), event.cached_tokens, event.computed_tokens,
+                              time};
+    if (job_.stream && !error_) job_.format->prompt_progress(choice, news, out_);
+    return;
+  }
   note_times(progress_[index], event);
   if (const Progress& times = progress_[index]; times.first_token != TimePoint{}) {
     choice.set_times(times.first_token - times.arrival - times.queued,

@@ -394,6 +394,29 @@ TEST(Completions, TimingsOnRequest) {
   }
 }
 
+TEST(Chat, StreamsTellOfThePromptOnRequest) {
+  Bench bench;
+  bench.serving.set_script({.reply = "x", .cached_tokens = 5});
+  const std::string more = R"(,"return_progress":true)";
+  const std::string text = R"({"prompt":"abcdef","stream":true)";
+  for (const auto& [path, body, total] :
+       {std::tuple(kChat, chat_body(more + R"(,"stream":true)"), 18),
+        std::tuple(kText, text + more + "}", 6)}) {
+    const auto events = events_of(bench.post(path, body).body);
+    std::vector<Json> told;
+    for (const Json& event : events) {
+      if (event.contains("prompt_progress")) told.push_back(event["prompt_progress"]);
+    }
+    ASSERT_EQ(told.size(), 1U);
+    EXPECT_EQ(told[0]["total"], total);
+    EXPECT_EQ(told[0]["cache"], 5);
+    EXPECT_EQ(told[0]["processed"], total);
+    EXPECT_GE(told[0]["time_ms"], 0);
+  }
+  EXPECT_EQ(bench.post(kChat, chat_body(more)).body.find("prompt_progress"), std::string::npos);
+  EXPECT_EQ(bench.post(kText, text + "}").body.find("prompt_progress"), std::string::npos);
+}
+
 TEST(Chat, ShowsThePromptOnRequest) {
   Bench bench;
   bench.serving.set_script({.reply = "x"});

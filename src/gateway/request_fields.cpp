@@ -241,6 +241,7 @@ void read_generation(FieldReader& fields, const ParseContext& context, Generatio
   call.n =
       static_cast<std::int32_t>(fields.integer("n", 1, context.limits.max_choices).value_or(1));
   assign(call.timings, fields.boolean("timings_per_token"));
+  assign(call.progress, fields.boolean("return_progress"));
   assign(call.verbose, fields.boolean("verbose"));
   read_stops(fields, context, call.stops);
   read_token_limits(fields, context, call);

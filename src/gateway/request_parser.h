@@ -47,6 +47,7 @@ struct GenerationCall {
   bool tokens_as_ids = false;    // "token_id:7" in log probabilities
   bool prompt_logprobs = false;  // as a field of their own
   bool timings = false;          // as llama.cpp has them
+  bool progress = false;         // a stream tells of the prompt (llama.cpp)
   bool verbose = false;          // a chat's answer shows its prompt (llama.cpp)
   bool stream = false;
   bool include_usage = false;

@@ -55,6 +55,12 @@ void append_timings(std::string& out, const FormatOptions& options, const Usage&
   write_timings(json, usage);
 }
 
+void write_prompt_progress(JsonWriter& json, const PromptProgress& progress) {
+  json.key("prompt_progress").begin_object().member("total", progress.total);
+  json.member("cache", progress.cached).member("processed", progress.processed);
+  json.member("time_ms", to_seconds(progress.time) * 1e3).end_object();
+}
+
 void write_sse(std::string& out, std::string_view json) {
   out.append("data: ").append(json).append("\n\n");
 }

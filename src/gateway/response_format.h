@@ -27,6 +27,14 @@ struct Usage {
   Duration output_time{};  // the same
 };
 
+// Of a prompt that is being computed.
+struct PromptProgress {
+  std::int32_t total = 0;
+  std::int32_t cached = 0;
+  std::int32_t processed = 0;  // with the cached ones
+  Duration time{};
+};
+
 struct FormatOptions {
   std::string model;
   std::string fingerprint;
@@ -41,6 +49,8 @@ class ResponseFormat {
   virtual ~ResponseFormat() = default;
   virtual void begin(std::span<const Choice> choices, std::string& out) = 0;
   virtual void progress(const Choice& choice, const Increment& increment, std::string& out) = 0;
+  // Where the client asked for it, before any progress of the answer.
+  virtual void prompt_progress(const Choice&, const PromptProgress&, std::string&) {}
   virtual void end(std::span<const Choice> choices, const Usage& usage, std::string& out) = 0;
   virtual void error(const ApiError& error, std::string& out) = 0;
   // Instead of an answer, before anything was sent.
@@ -67,6 +77,7 @@ void write_usage(JsonWriter& json, const Usage& usage);
 void write_timings(JsonWriter& json, const Usage& usage);
 // The same as a member behind others, where there is something to tell.
 void append_timings(std::string& out, const FormatOptions& options, const Usage& usage);
+void write_prompt_progress(JsonWriter& json, const PromptProgress& progress);
 void write_sse(std::string& out, std::string_view json);
 [[nodiscard]] Usage usage_of(const Choice& choice);
 // vLLM's fields, where they are asked for.

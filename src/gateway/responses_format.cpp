@@ -91,6 +91,14 @@ class ResponsesFormat final : public ResponseFormat {
     close_last(out);
   }
 
+  void prompt_progress(const Choice&, const PromptProgress& progress, std::string& out) override {
+    event(out, "response.in_progress", [&](JsonWriter& json) {
+      json.key("response");
+      write_response(json, "in_progress", nullptr, nullptr);
+      write_prompt_progress(json, progress);
+    });
+  }
+
   void end(std::span<const Choice> choices, const Usage& usage, std::string& out) override {
     const bool cut = choices[0].finish() == FinishReason::kLength;
     event(out, cut ? "response.incomplete" : "response.completed", [&](JsonWriter& json) {

@@ -191,6 +191,15 @@ bool FakeServing::wait_idle() const {
   return running() == 0;
 }
 
+TokenEvent FakeServing::progress_event(const Sequence& s) {
+  TokenEvent event;
+  event.request = s.request.id;
+  event.cached_tokens = s.script.cached_tokens;
+  event.is_progress = true;
+  event.computed_tokens = static_cast<std::int32_t>(s.request.prompt.size());
+  return event;
+}
+
 TokenEvent FakeServing::next_event(Sequence& s) const {
   TokenEvent event;
   event.request = s.request.id;
@@ -236,6 +245,9 @@ void FakeServing::loop(const std::stop_token& stop) {
       const std::lock_guard lock(mutex_);
       events = std::exchange(endings_, {});
       for (auto it = running_.begin(); it != running_.end();) {
+        if (it->second.request.report_progress && it->second.generated == 0) {
+          events.push_back(progress_event(it->second));
+        }
         events.push_back(next_event(it->second));
         it = events.back().finish == FinishReason::kNone ? std::next(it) : running_.erase(it);
       }

@@ -109,6 +109,7 @@ class FakeServing final : public Serving {
     std::int32_t generated = 0;
   };
   void loop(const std::stop_token& stop);
+  static TokenEvent progress_event(const Sequence& sequence);
   TokenEvent next_event(Sequence& sequence) const;
 
   TokenSink& sink_;

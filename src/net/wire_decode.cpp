@@ -179,6 +179,7 @@ Result<Request> decode(const proto::Request& m, TimePoint now, const WireLimits&
   r.tenant = in.text("tenant", m.tenant());
   r.length_class = in.text("length class", m.length_class());
   r.length_hint = in.count("length hint", m.length_hint());
+  r.report_progress = m.report_progress();
   return in.result(std::move(r));
 }
 
@@ -208,7 +209,10 @@ Result<TokenEvent> decode(const proto::TokenEvent& m, const WireLimits& limits) 
   e.error.code = in.enumeration("error code", m.error_code(), ErrorCode::kInternal);
   e.error.message = in.text("error message", m.error_message());
   e.error.retry_after_s = in.count("retry after", m.retry_after_s());
-  if (!e.has_token && e.finish == FinishReason::kNone) in.refuse("an event says nothing");
+  e.is_progress = m.is_progress();
+  e.computed_tokens = in.count("computed tokens", m.computed_tokens());
+  const bool says = e.has_token || e.finish != FinishReason::kNone;
+  if (says == e.is_progress) in.refuse(says ? "an event says two things" : "an event says nothing");
   return in.result(std::move(e));
 }
 

@@ -141,6 +141,7 @@ void encode(const Request& request, TimePoint now, proto::Request& m) {
   m.set_tenant(request.tenant);
   m.set_length_class(request.length_class);
   m.set_length_hint(request.length_hint);
+  m.set_report_progress(request.report_progress);
 }
 
 void encode(const TokenEvent& event, proto::TokenEvent& m) {
@@ -162,6 +163,8 @@ void encode(const TokenEvent& event, proto::TokenEvent& m) {
   m.set_finish(static_cast<std::uint32_t>(event.finish));
   m.set_cached_tokens(event.cached_tokens);
   m.set_queued_ns(ns(event.queued));
+  m.set_is_progress(event.is_progress);
+  m.set_computed_tokens(event.computed_tokens);
   if (event.finish != FinishReason::kError) return;
   m.set_error_code(static_cast<std::uint32_t>(event.error.code));
   m.set_error_message(event.error.message);

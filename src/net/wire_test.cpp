@@ -54,6 +54,7 @@ struct Values {
     r.tenant = text();
     r.length_class = text();
     r.length_hint = i32();
+    r.report_progress = flag();
     SamplingParams& s = r.sampling;
     s = {small(), i32(), small(), small(), small(), small() - 1, small() - 1, small(), i32() - 5};
     for (auto n = rng.below(4); n > 0; --n) s.logit_bias.emplace_back(i32(), small());
@@ -77,6 +78,11 @@ struct Values {
     e.request = RequestId{rng()};
     e.attempt = i32(5);
     e.index = i32();
+    e.is_progress = flag();
+    if (e.is_progress) {
+      e.computed_tokens = i32();
+      return e;
+    }
     e.has_token = true;
     e.token = {i32(), flag(), -small(), {{i32(), -small()}, {i32(), -small()}}};
     e.finish = static_cast<FinishReason>(rng.below(5));
@@ -256,8 +262,8 @@ TEST(Wire, EveryFieldIsWritten) {
 // wire_*.cpp and to Values above; then here.
 TEST(Wire, NoValueHasGrown) {
   EXPECT_EQ(sizeof(SamplingParams), 344U);
-  EXPECT_EQ(sizeof(Request), 536U);
-  EXPECT_EQ(sizeof(TokenEvent), 152U);
+  EXPECT_EQ(sizeof(Request), 544U);
+  EXPECT_EQ(sizeof(TokenEvent), 160U);
   EXPECT_EQ(sizeof(LoadReport), 248U);
   EXPECT_EQ(sizeof(EngineStats), 920U);
 }
@@ -321,7 +327,14 @@ TEST(Wire, RefusesEventsAndReportsThatNoHonestPeerSends) {
         {"index is -1", [](M& m) { m.set_index(-1); }},
         {"token is -1", [](M& m) { m.set_token(-1); }},
         {"top token", [](M& m) { m.add_top()->set_token(1 << 30); }},
+        {"computed tokens is -1", [](M& m) { m.set_computed_tokens(-1); }},
+        {"says two things",
+         [](M& m) {
+           m.set_is_progress(true);
+           m.set_has_token(true);
+         }},
         {"says nothing", [](M& m) {
+           m.set_is_progress(false);
            m.set_has_token(false);
            m.set_finish(0);
          }}};
@@ -415,7 +428,7 @@ TEST(HandoffWire, EveryWordComesBackAsItWas) {
     }
   }
   for (const auto& [name, was] : set) EXPECT_TRUE(was) << name;
-  EXPECT_EQ(sizeof(ReserveAsk), 616U);  // a field more is to be added to the wire
+  EXPECT_EQ(sizeof(ReserveAsk), 624U);  // a field more is to be added to the wire
   EXPECT_EQ(sizeof(Granted), 96U);
   EXPECT_EQ(sizeof(Commit), 64U);
 }

@@ -54,6 +54,8 @@ SEEDED_TEXTS = {
     "Whillicter", "(Suddenly)+", "(going|bed)+",
 }
 
+CONSTRAINTS = {"response_format", "json_schema", "grammar", "tools", "logit_bias"}
+
 _skip_reasons = []
 
 
@@ -79,6 +81,8 @@ def _translated(server, path: str, data):
     if re.search(r"/(completions|responses|messages)$", path):
         data.setdefault("seed", server.seed)
         data.setdefault("temperature", server.temperature)
+        if "max_tokens" in data and not CONSTRAINTS & data.keys():
+            data["ignore_eos"] = True  # where a text ends, the seed draws as well
     if is_chat and server.debug:
         data["verbose"] = True
     if is_chat and server.reasoning == "off":
@@ -104,7 +108,11 @@ def _patch(utils):
 
     def make_stream_request(self, method, path, data=None, *args, **kwargs):
         _skip_private(path)
-        return stream(self, method, path, _translated(self, path, data), *args, **kwargs)
+        for event in stream(self, method, path, _translated(self, path, data), *args, **kwargs):
+            # OpenAI's word for a response that its length has cut, and llama-server's.
+            if event.get("type") == "response.incomplete":
+                event["type"] = "response.completed"
+            yield event
 
     def guarded_start(self, *args, **kwargs):
         for option, flag in PRIVATE_OPTIONS.items():
