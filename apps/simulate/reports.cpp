@@ -15,7 +15,7 @@ std::string handoffs_of(const std::vector<MeanResult>& means) {
   const bool any = std::any_of(means.begin(), means.end(),
                                [&](const MeanResult& m) { return tried(m.mean.handoffs) > 0; });
   if (!any) return {};
-  std::string text = fmt::format("{:<18} {:>5} {:>8} {:>7} {:>7} {:>7} {:>7} {:>9} {:>11} {:>8}\n",
+  std::string text = fmt::format("{:<30} {:>5} {:>8} {:>7} {:>7} {:>7} {:>7} {:>9} {:>11} {:>8}\n",
                                  "handoffs", "rate", "moved", "refused", "share", "lost", "stayed",
                                  "GB moved", "2nd tok p50", "p99");
   for (const MeanResult& m : means) {
@@ -23,7 +23,7 @@ std::string handoffs_of(const std::vector<MeanResult>& means) {
     const double asked =
         static_cast<double>(std::max<std::int64_t>(1, h.moved + h.refused + h.lost));
     text += fmt::format(
-        "{:<18} {:>5g} {:>8} {:>7} {:>6.2f}% {:>7} {:>7} {:>9.1f} {:>9.1f}ms {:>6.1f}ms\n",
+        "{:<30} {:>5g} {:>8} {:>7} {:>6.2f}% {:>7} {:>7} {:>9.1f} {:>9.1f}ms {:>6.1f}ms\n",
         m.policy, m.rate, h.moved, h.refused, 100 * static_cast<double>(h.refused) / asked, h.lost,
         h.stayed, static_cast<double>(h.bytes) * 1e-9, 1e3 * m.mean.second_s.p50,
         1e3 * m.mean.second_s.p99);
@@ -35,13 +35,13 @@ std::string handoffs_of(const std::vector<MeanResult>& means) {
 
 std::string table_of(const std::vector<MeanResult>& means) {
   std::string text = fmt::format(
-      "{:<18} {:>5} {:>8} {:>7} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6} {:>6} {:>6} {:>5}\n", "policy",
+      "{:<30} {:>5} {:>8} {:>7} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6} {:>6} {:>6} {:>5}\n", "policy",
       "rate", "good/s", "good", "TTFT p50", "p99", "TPOT p50", "p99", "cached", "preem.", "failed",
       "busy", "imb.");
   for (const MeanResult& m : means) {
     const Summary& s = m.mean;
     text += fmt::format(
-        "{:<18} {:>5g} {:>8.3f} {:>6.1f}% {:>7.3f}s {:>7.3f}s {:>6.1f}ms {:>6.1f}ms {:>5.1f}% "
+        "{:<30} {:>5g} {:>8.3f} {:>6.1f}% {:>7.3f}s {:>7.3f}s {:>6.1f}ms {:>6.1f}ms {:>5.1f}% "
         "{:>6} {:>6} {:>5.1f}% {:>5.2f}\n",
         m.policy, m.rate, s.goodput, 100 * s.attainment, s.ttft_s.p50, s.ttft_s.p99,
         1e3 * s.tpot_s.p50, 1e3 * s.tpot_s.p99, 100 * s.cached_share, s.preemptions,
@@ -52,7 +52,7 @@ std::string table_of(const std::vector<MeanResult>& means) {
 
 std::string csv_of(const std::vector<RunResult>& runs) {
   std::string text =
-      "policy,memory,rate,seed,requests,completed,refused,failed,good,seconds,offered_per_s,"
+      "policy,memory,decode,rate,seed,requests,completed,refused,failed,good,seconds,offered_per_s,"
       "goodput_per_s,"
       "attainment,ttft_mean_s,ttft_p50_s,ttft_p90_s,ttft_p99_s,tpot_mean_s,tpot_p50_s,tpot_p90_s,"
       "tpot_p99_s,e2e_mean_s,e2e_p50_s,e2e_p99_s,output_tokens_per_s,cached_share,preemptions,"
@@ -62,9 +62,9 @@ std::string csv_of(const std::vector<RunResult>& runs) {
     const Summary& s = r.summary;
     text += fmt::format(
         "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},"
-        "{},{},{},{},{},{},{},{},{},{:016x}\n",
-        r.key.policy, r.key.memory, r.key.rate, r.key.seed, s.requests, s.completed, s.refused,
-        s.failed, s.good, s.seconds, s.offered, s.goodput, s.attainment, s.ttft_s.mean,
+        "{},{},{},{},{},{},{},{},{},{},{:016x}\n",
+        r.key.policy, r.key.memory, r.key.decode, r.key.rate, r.key.seed, s.requests, s.completed,
+        s.refused, s.failed, s.good, s.seconds, s.offered, s.goodput, s.attainment, s.ttft_s.mean,
         s.ttft_s.p50, s.ttft_s.p90, s.ttft_s.p99, s.tpot_s.mean, s.tpot_s.p50, s.tpot_s.p90,
         s.tpot_s.p99, s.e2e_s.mean, s.e2e_s.p50, s.e2e_s.p99, s.output_tokens_per_s, s.cached_share,
         s.preemptions, s.steps, s.utilization, s.imbalance, s.handoffs.moved, s.handoffs.refused,
@@ -87,6 +87,7 @@ std::string json_of(const SimulateOptions& options, const std::vector<RunResult>
     const Summary& s = r.summary;
     root["runs"].push_back({{"policy", r.key.policy},
                             {"memory", r.key.memory},
+                            {"decode", r.key.decode},
                             {"rate", r.key.rate},
                             {"seed", r.key.seed},
                             {"requests", s.requests},

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "memory/memory_policy.h"
+#include "simulation/decode_choice.h"
 
 namespace sluice {
 namespace {
@@ -22,6 +23,7 @@ WorldOptions world_options(const SimulateOptions& options, const ClusterSpec& cl
     w.true_lengths = node.engine.kv.policy == MemoryPolicy::kOracle;
   }
   w.policy = key.policy;
+  w.decode = parse_decode_choice(key.decode).value_or(DecodeChoice{});
   w.limits.max_waiting = cluster.max_waiting;
   w.scheduler.queue_limit = cluster.queue_limit;
   w.scheduler.ledger = options.ledger;
@@ -71,10 +73,12 @@ std::vector<RunResult> run_all(const SimulateOptions& options, const Trace& base
   std::vector<RunKey> keys;
   for (const std::string& policy : options.policies) {
     for (const std::string& memory : options.memory_policies) {
-      for (const double rate : options.rates) {
-        for (std::int32_t s = 0; s < options.seeds; ++s) {
-          keys.push_back(
-              {policy, memory, rate, static_cast<std::uint64_t>(options.first_seed + s)});
+      for (const std::string& decode : options.decode_choices) {
+        for (const double rate : options.rates) {
+          for (std::int32_t s = 0; s < options.seeds; ++s) {
+            const auto seed = static_cast<std::uint64_t>(options.first_seed + s);
+            keys.push_back({policy, memory, decode, rate, seed});
+          }
         }
       }
     }
@@ -113,17 +117,17 @@ std::vector<MeanResult> means_of(const std::vector<RunResult>& runs) {
     std::vector<Summary> same;
     std::size_t end = begin;
     const auto is_same = [&key](const RunKey& k) {
-      return k.policy == key.policy && k.memory == key.memory && k.rate == key.rate;
+      return k.policy == key.policy && k.memory == key.memory && k.decode == key.decode &&
+             k.rate == key.rate;
     };
     for (; end < runs.size() && is_same(runs[end].key); ++end) {
       same.push_back(runs[end].summary);
     }
-    MeanResult mean{key.memory == kDefault ? key.policy : key.policy + "/" + key.memory,
-                    key.rate,
-                    mean_of(same),
-                    same[0].goodput,
-                    same[0].goodput,
-                    &runs[begin]};
+    std::string name = key.policy;
+    if (key.memory != kDefault) name += "/" + key.memory;
+    if (key.decode != "local") name += " " + key.decode;
+    MeanResult mean{std::move(name), key.rate,        mean_of(same),
+                    same[0].goodput, same[0].goodput, &runs[begin]};
     for (const Summary& s : same) {
       mean.goodput_low = std::min(mean.goodput_low, s.goodput);
       mean.goodput_high = std::max(mean.goodput_high, s.goodput);

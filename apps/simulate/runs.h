@@ -16,6 +16,7 @@ namespace sluice {
 struct RunKey {
   std::string policy;
   std::string memory;  // policy
+  std::string decode;  // choice
   double rate = 1;
   std::uint64_t seed = 1;
 };
@@ -36,14 +37,14 @@ struct RunResult {
 
 // `base`: as read, at its own rate. `progress` is told the share done of all; any
 // thread calls it, one at a time. In the order of policies, memory
-// policies, rates, seeds.
+// policies, decode choices, rates, seeds.
 [[nodiscard]] std::vector<RunResult> run_all(const SimulateOptions& options, const Trace& base,
                                              const ClusterSpec& cluster, const ServiceLevel& level,
                                              const std::function<void(double)>& progress);
 
 // Means over seeds, in the same order.
 struct MeanResult {
-  std::string policy;  // and the memory policy, where it is not the default
+  std::string policy;  // and the memory policy and decode choice, where not the default
   double rate = 1;
   Summary mean;
   double goodput_low = 0;  // over the seeds

@@ -7,6 +7,7 @@
 #include "lines.h"
 #include "memory/memory_policy.h"
 #include "scheduling/placement.h"
+#include "simulation/decode_choice.h"
 
 namespace sluice {
 namespace {
@@ -59,6 +60,16 @@ void add_simulate_options(CLI::App& app, SimulateOptions& o) {
       ->check(CLI::Range(0, 20000));
   app.add_option("--decode", o.decode, "and so many of the others only decode")
       ->check(CLI::Range(0, 20000));
+  app.add_option("--decode-choice", o.decode_choices,
+                 "who chooses the decode instance: local (the prefill instance), central (one "
+                 "scheduler, after prefill), placement (with the prefill instance); and by which "
+                 "policy, as in local/two-choices; several are compared")
+      ->delimiter(',')
+      ->check([](const std::string& text) -> std::string {
+        const auto choice = parse_decode_choice(text);
+        return choice ? std::string() : choice.error().message;
+      })
+      ->capture_default_str();
   const std::vector<std::string> known(policy_names().begin(), policy_names().end());
   app.add_option("--policy", o.policies, "placement policies to compare, or all")
       ->delimiter(',')

@@ -21,6 +21,7 @@ struct SimulateOptions {
   std::string cluster = "16xh100-8b";
   std::int32_t prefill = 0;  // instances of the cluster that only prefill,
   std::int32_t decode = 0;   // and only decode
+  std::vector<std::string> decode_choices{"local"};
   std::vector<std::string> policies{"round-robin", "forecast"};
   std::vector<std::string> memory_policies{"windowed"};
   std::vector<double> rates{1};  // factors on the trace's own rate

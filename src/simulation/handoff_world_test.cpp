@@ -163,6 +163,52 @@ TEST(HandoffWorld, TheSameSeedGivesTheSameRunAndAnotherDoesNot) {
   EXPECT_NE(hash(7), hash(8));
 }
 
+TEST(HandoffWorld, WhoeverChoosesAnswersAreWholeAndRunsRepeat) {
+  const Trace trace = synthesize({.requests = 120, .rate = 30, .seed = 6});
+  for (const char* text : {"central", "placement", "local/two-choices", "central/random"}) {
+    SCOPED_TRACE(text);
+    std::uint64_t hashes[2] = {};
+    for (std::uint64_t& hash : hashes) {
+      WorldOptions options = apart(2, 3, 4, 600);
+      options.decode = *parse_decode_choice(text);
+      options.network.report_delay = 300ms;
+      options.faults = {{.at = 2s, .kind = FaultKind::kCrash, .instance = 3, .length = 2s}};
+      options.gone_after = 3s;
+      Simulated run(trace, options);
+      ASSERT_TRUE(run.world.run());
+      run.expect_whole_answers();
+      EXPECT_GT(run.handoffs().moved, 60);
+      run.world.run_for(60s);
+      run.expect_nothing_held();
+      hash = run.world.hash();
+    }
+    EXPECT_EQ(hashes[0], hashes[1]);
+  }
+}
+
+TEST(HandoffWorld, ChosenAtPlacementItGoesThereOrStays) {
+  const Trace trace = synthesize({.requests = 60, .rate = 20, .seed = 3});
+  WorldOptions options = apart(1, 2);
+  options.decode = {DecodeChooser::kAtPlacement, "round-robin"};
+  options.nodes[1].engine.max_running = 1;
+  options.handoff.patience = 200ms;
+  Simulated run(trace, options);
+  ASSERT_TRUE(run.world.run());
+  run.expect_whole_answers();
+  EXPECT_GT(run.handoffs().refused, 0);
+  EXPECT_GT(run.handoffs().stayed, 0);
+}
+
+TEST(DecodeChoice, Text) {
+  const auto choice = parse_decode_choice("central/two-choices");
+  ASSERT_TRUE(choice);
+  EXPECT_EQ(choice->by, DecodeChooser::kCentral);
+  EXPECT_EQ(choice->policy, "two-choices");
+  EXPECT_EQ(parse_decode_choice("local")->policy, "least-peak");
+  EXPECT_FALSE(parse_decode_choice("nobody"));
+  EXPECT_FALSE(parse_decode_choice("local/no-such-policy"));
+}
+
 // Every instance is struck, in every way, while words get lost.
 TEST(HandoffWorld, WhateverFailsEveryAnswerIsWholeAndAllMemoryIsBack) {
   std::int64_t moved = 0;

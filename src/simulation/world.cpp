@@ -70,13 +70,19 @@ World::World(WorldOptions options, const Trace& trace, SimulatedModel& model)
 World::~World() = default;
 
 void World::join_peers() {
+  if (options_.decode.by != DecodeChooser::kLocal) {
+    central_ = std::make_unique<CentralDecode>(
+        make_policy(options_.decode.policy, options_.limits, Rng(options_.seed + 1)),
+        [this](RequestId id) { return trace_.prompt(static_cast<std::uint32_t>(id.value - 1)); });
+  }
   peers_ = std::make_unique<NodePeers>(NodePeers{
       .fabric = KvFabric(options_.nodes.size()),
       .handoff = options_.handoff,
       .network = options_.network,
       .make_policy = [this](Placement self) {
         const Rng rng(options_.seed + 1 + self.instance.value + (self.incarnation.value << 32U));
-        return make_policy(options_.decode_policy, options_.limits, rng);
+        if (central_) return central_->make_policy();
+        return make_policy(options_.decode.policy, options_.limits, rng);
       }});
 }
 
@@ -184,6 +190,7 @@ void World::receive(const TokenEvent& event) {
   if (event.finish == FinishReason::kNone) return;
   answer.finish = event.finish;
   answer.error = event.error.code;
+  if (central_) central_->forget(event.request);
   ++ended_;
   for (const std::uint32_t follower : followers_[index]) {
     queue_.push(now + trace_.requests[follower].arrival, Kind::kArrival, follower);
@@ -199,6 +206,9 @@ void World::violate(RequestId request, const char* what) {
 
 bool World::submit(const Placement& placement, std::unique_ptr<Request>& request) {
   answers_[request->id.value - 1].instance = placement.instance;
+  if (options_.decode.by == DecodeChooser::kAtPlacement && central_) {
+    central_->choose_early(*request, clock_.now());
+  }
   post_command(placement.instance.value, std::move(request), placement.incarnation);
   return true;
 }
@@ -222,8 +232,10 @@ void World::tick() {
     scheduler_.instance_gone(InstanceId{i}, incarnation,
                              {ErrorCode::kUnavailable, "the instance is not heard of", 0}, now);
     tell_peers({InstanceId{i}, incarnation});
+    if (central_) central_->instance_gone(InstanceId{i}, incarnation);
   }
   scheduler_.tick(now);
+  if (central_) central_->tick(now);
   queue_.push(now + kTick, Kind::kTick, 0);
 }
 

@@ -106,7 +106,8 @@ class World final : private InstancePort, private TokenSink {
   Rng rng_;
   Queue queue_;
   TimePoint begin_{};
-  std::unique_ptr<NodePeers> peers_;  // null: nobody hands over
+  std::unique_ptr<CentralDecode> central_;  // null: prefill instances choose by themselves
+  std::unique_ptr<NodePeers> peers_;        // null: nobody hands over
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Link> links_;                            // by node
   std::vector<std::vector<std::uint32_t>> followers_;  // by request; empty: nobody follows

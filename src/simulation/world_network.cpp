@@ -147,6 +147,7 @@ void World::deliver_report(std::uint32_t node) {
   link.heard_at = now;
   // What a former life still had under way comes too late: its requests end now.
   link.gone = std::max(link.gone, Incarnation{report.incarnation.value - 1});
+  if (central_) central_->on_report(report.content, now);
   scheduler_.on_report(std::move(report.content), now);
 }
 

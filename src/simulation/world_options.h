@@ -7,6 +7,7 @@
 
 #include "cluster/global_scheduler.h"
 #include "cluster/handoff_source.h"
+#include "simulation/decode_choice.h"
 #include "simulation/network.h"
 #include "simulation/node.h"
 
@@ -18,8 +19,8 @@ struct WorldOptions {
   PlacementLimits limits;
   GlobalSchedulerOptions scheduler;
   NetworkOptions network;
-  HandoffOptions handoff;                    // where a node's role is prefill
-  std::string decode_policy = "least-peak";  // of its local scheduler
+  HandoffOptions handoff;  // where a node's role is prefill
+  DecodeChoice decode;
   std::vector<Fault> faults;
   std::uint64_t seed = 1;
   std::int32_t max_tokens = 0;  // of requests that do not say; 0: the least power of two
