@@ -258,9 +258,9 @@ void HandoffAgent::resume(RequestId request) {
   peers_.runs_at(going_.at(request), options_.self);
 }
 
+// The ledger keeps it until a report has seen it there: reports may be old.
 void HandoffAgent::release(RequestId request) {
   sent_until_.erase(request);
-  scheduler_.forget(request);
   target_.left(request);
   engine_.drop(request);
   peers_.left(request);
@@ -272,6 +272,7 @@ void HandoffAgent::runs_at(RequestId request, const Placement& target) {
 
 void HandoffAgent::end_cancelled(RequestId request) {
   sent_until_.erase(request);
+  scheduler_.forget(request);
   engine_.end_resting(request);
 }
 
