@@ -1,11 +1,10 @@
 #include "simulation/decode_choice.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
 #include <utility>
 
+#include "base/check.h"
 #include "scheduling/load_table.h"
 
 namespace sluice {
