@@ -77,6 +77,12 @@ class ChatFormat final : public ResponseFormat {
       scratch_.clear();
       JsonWriter json(scratch_);
       write_delta(json, delta);
+      // With vLLM's usage in every chunk each has more tokens than the one before: there the end
+      // comes with the last text, as vLLM has it.
+      const bool last = &delta == &increment.deltas.back();
+      if (last && increment.finished && options_.continuous_usage) {
+        parts.finish_reason = choice.finish_reason();
+      }
       chunk(choice, scratch_, parts, out);
       parts.logprobs = {};
       parts.token_ids = {};
@@ -84,8 +90,8 @@ class ChatFormat final : public ResponseFormat {
     if (!parts.logprobs.empty() || !parts.token_ids.empty()) {
       chunk(choice, R"({"content":""})", parts, out);
     }
-    // The end has a chunk of its own, without a text, as OpenAI has it.
-    if (!increment.finished) return;
+    // Else the end has a chunk of its own, without a text, as OpenAI has it.
+    if (!increment.finished || !parts.finish_reason.empty()) return;
     chunk(choice, "{}", {.finish_reason = choice.finish_reason()}, out);
   }
 
@@ -156,7 +162,8 @@ class ChatFormat final : public ResponseFormat {
     out += chunk_head_;
     JsonWriter json(out);
     json.begin_object().member("index", choice.index()).key("delta").raw(delta);
-    write_logprobs(json, choice.wants_logprobs() && parts.finish_reason.empty(), parts.logprobs);
+    const bool has_text = parts.finish_reason.empty() || !parts.logprobs.empty();
+    write_logprobs(json, choice.wants_logprobs() && has_text, parts.logprobs);
     if (!parts.token_ids.empty()) write_tokens(json, "token_ids", parts.token_ids);
     if (!parts.finish_reason.empty()) write_stop_reason(json, choice);
     json.key("finish_reason").string_or_null(parts.finish_reason).end_object();

@@ -394,6 +394,20 @@ TEST(Completions, TimingsOnRequest) {
   }
 }
 
+TEST(Chat, UsageInEveryChunkGrows) {
+  Bench bench;
+  bench.serving.set_script({.reply = "Hello"});
+  const std::string more = R"(,"stream":true,"max_tokens":3,"stream_options":)"
+                           R"({"include_usage":true,"continuous_usage_stats":true})";
+  const auto events = events_of(bench.post(kChat, chat_body(more)).body);
+  ASSERT_EQ(events.size(), 5U) << "the role, three tokens, the usage of all";
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(events[static_cast<std::size_t>(i)]["usage"]["completion_tokens"], std::min(i, 3));
+  }
+  EXPECT_EQ(events[3]["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(events[3]["choices"][0]["delta"]["content"], "l");
+}
+
 TEST(Chat, StreamsTellOfThePromptOnRequest) {
   Bench bench;
   bench.serving.set_script({.reply = "x", .cached_tokens = 5});
