@@ -58,7 +58,8 @@ bool HandoffAgent::cancel(RequestId request) {
 }
 
 void HandoffAgent::leave() {
-  if (!std::exchange(leaving_, true)) peers_.leave();
+  leaving_ = true;
+  if (!std::exchange(seeks_, true)) peers_.seek_targets();
 }
 
 void HandoffAgent::on_events(std::span<const TokenEvent> events) {
@@ -88,21 +89,41 @@ void HandoffAgent::before_step() {
 
 void HandoffAgent::after_step() {
   for (const RequestId request : engine_.take_revoked()) target_.revoke(request, *this);
-  if (options_.role == Role::kPrefill || leaving_) begin_new();
+  if (options_.role == Role::kPrefill || leaving_) {
+    begin_new();
+  } else {
+    make_room();
+  }
   pump();
   const auto gone = [this](const auto& entry) { return !source_.knows(entry.first); };
   std::erase_if(sent_until_, gone);
   std::erase_if(going_, gone);
 }
 
+void HandoffAgent::begin(const Sequence& sequence) {
+  const Request& wanted = *sequence.request;
+  going_[wanted.id] = origin_of(wanted);
+  source_.begin({wanted.id, target_.attempts(wanted.id), wanted.attempt}, clock_.now(), *this);
+}
+
 void HandoffAgent::begin_new() {
-  const TimePoint now = clock_.now();
   for (const RequestId request : engine_.may_leave()) {
-    if (source_.knows(request) || !wants_to_leave(*engine_.find(request))) continue;
-    const Request& wanted = *engine_.find(request)->request;
-    going_[request] = origin_of(wanted);
-    source_.begin({request, target_.attempts(request), wanted.attempt}, now, *this);
+    const Sequence& sequence = *engine_.find(request);
+    if (!source_.knows(request) && wants_to_leave(sequence)) begin(sequence);
   }
+}
+
+// Before memory is short: who would have to yield goes to where there is room, if somebody
+// says so, and the others never notice. One at a time.
+void HandoffAgent::make_room() {
+  if (makes_room_ && source_.knows(*makes_room_)) return;
+  makes_room_ = engine_.next_to_yield();
+  if (!makes_room_) return;
+  if (!std::exchange(seeks_, true)) peers_.seek_targets();
+  const Sequence& sequence = *engine_.find(*makes_room_);
+  const bool known = !scheduler_.loads().instances().empty();
+  const bool worthwhile = sequence.left_to_generate() >= options_.handoff.least_left_tokens;
+  if (known && worthwhile && target_.settled(*makes_room_)) begin(sequence);
 }
 
 bool HandoffAgent::wants_to_leave(const Sequence& sequence) const {
@@ -262,7 +283,11 @@ void HandoffAgent::resume(RequestId request) {
 void HandoffAgent::release(RequestId request) {
   sent_until_.erase(request);
   target_.left(request);
-  engine_.drop(request);
+  if (makes_room_ == request) {
+    engine_.drop_for_room(request);
+  } else {
+    engine_.drop(request);
+  }
   peers_.left(request);
 }
 

@@ -46,8 +46,8 @@ class PeerPort {
   virtual void runs_at(const RequestOrigin& origin, const Placement& placement) = 0;
   // Nothing more is said of the request from here: another has it, or it was given up.
   virtual void left(RequestId request) = 0;
-  // All that runs here is to go elsewhere: other instances' reports are wanted now.
-  virtual void leave() = 0;
+  // Whatever its role, it has something to hand over: others' reports are wanted from now on.
+  virtual void seek_targets() = 0;
   // This instance's report, to all that may hand sequences over to it.
   virtual void share(const LoadReport& report) = 0;
   // This incarnation has ended; the last call.
@@ -115,9 +115,10 @@ class HandoffAgent final : private SourceHost, private TargetHost {
   Status start(const Commit& commit) override;
   void drop(HandoffKey key) override;
   void cancel_running(RequestId request) override;
-
   void send(const Placement& to, HandoffMessage message) override;
+  void begin(const Sequence& sequence);
   void begin_new();
+  void make_room();
   [[nodiscard]] bool wants_to_leave(const Sequence& sequence) const;
   void pump();
   // Whether what a transfer has read is what the sequence holds.
@@ -130,6 +131,8 @@ class HandoffAgent final : private SourceHost, private TargetHost {
   PeerPort& peers_;
 
   bool leaving_ = false;
+  bool seeks_ = false;                   // seek_targets() was called
+  std::optional<RequestId> makes_room_;  // it leaves, so that nobody has to yield
   LocalScheduler scheduler_;
   HandoffSource source_;
   HandoffTarget target_;

@@ -48,13 +48,18 @@ class HandoffCluster {
   }
 
   void submit(std::uint64_t id, std::vector<Token> prompt, std::int32_t max_tokens) {
+    submit_to(static_cast<int>(id) % setup_.prefill, id, std::move(prompt), max_tokens);
+  }
+  // `ends_after`: it stops by itself then, and nothing but its sampler knows.
+  void submit_to(int at, std::uint64_t id, std::vector<Token> prompt, std::int32_t max_tokens,
+                 std::int32_t ends_after = 0) {
     auto r = std::make_unique<Request>();
     r->id = RequestId{id};
     r->prompt = prompt;
     r->max_tokens = max_tokens;
     r->arrival = clock_.now();
     prompts_[id] = {std::move(prompt), max_tokens};
-    const int at = static_cast<int>(id) % setup_.prefill;
+    r->sampling.forced_length = ends_after;
     if (instances_[static_cast<std::size_t>(at)]->alive) {
       runs_at_[r->id] = at;
       instances_[static_cast<std::size_t>(at)]->agent.submit(std::move(r));
@@ -123,6 +128,9 @@ class HandoffCluster {
     for (const auto& i : instances_) sum += i->handoff.stats().source.outcomes[0];
     return sum;
   }
+  WindowStats windows(int at) const {
+    return instances_[static_cast<std::size_t>(at)]->engine.stats().windows;
+  }
   std::int64_t steps(int at) const {
     return instances_[static_cast<std::size_t>(at)]->engine.stats().generated_tokens;
   }
@@ -184,7 +192,7 @@ class HandoffCluster {
     }
     void send(HandoffMail&& mail) override { world.post(std::move(mail)); }
     void left(RequestId) override {}
-    void leave() override {}
+    void seek_targets() override {}
     void runs_at(const RequestOrigin& origin, const Placement& placement) override {
       world.runs_at_[origin.request] = static_cast<int>(placement.instance.value);
     }
@@ -350,6 +358,40 @@ TEST(HandoffCluster, WhatRunsLeavesAnInstanceThatIsDrained) {
   w.expect_all_memory_back();
   EXPECT_GT(w.stats(1).source.outcomes[0], 0);
   EXPECT_EQ(w.stats(2).taken, 6);
+}
+
+TEST(HandoffCluster, WhoWouldHaveToYieldGoesWhereThereIsRoom) {
+  HandoffCluster w({.prefill = 0, .decode = 2, .blocks = 20});
+  // The first expects short answers, admits two sequences, and both outgrow it.
+  for (std::uint64_t id = 1000; id < 1200; ++id) {
+    w.submit_to(0, id, prompt_of(4, 1), 8, /*ends_after=*/2);
+    EXPECT_TRUE(w.run());
+  }
+  w.submit_to(0, 1, prompt_of(20, 1), 40);
+  w.submit_to(0, 2, prompt_of(20, 100), 40);
+  EXPECT_TRUE(w.run());
+  w.expect_right(1);
+  w.expect_right(2);
+  w.expect_all_memory_back();
+  EXPECT_EQ(w.windows(0).shortfall_move, 1);
+  EXPECT_EQ(w.windows(0).shortfall_recompute, 0);
+  EXPECT_EQ(w.stats(1).taken, 1);
+}
+
+TEST(HandoffCluster, WithoutRoomElsewhereWhoYieldsIsComputedAgain) {
+  HandoffCluster w({.prefill = 0, .decode = 1, .blocks = 20});
+  for (std::uint64_t id = 1000; id < 1200; ++id) {
+    w.submit_to(0, id, prompt_of(4, 1), 8, /*ends_after=*/2);
+    EXPECT_TRUE(w.run());
+  }
+  w.submit_to(0, 1, prompt_of(20, 1), 40);
+  w.submit_to(0, 2, prompt_of(20, 100), 40);
+  EXPECT_TRUE(w.run());
+  w.expect_right(1);
+  w.expect_right(2);
+  w.expect_all_memory_back();
+  EXPECT_EQ(w.windows(0).shortfall_move, 0);
+  EXPECT_EQ(w.windows(0).shortfall_recompute, 1);
 }
 
 TEST(HandoffCluster, RandomLoadsWithFaultsGiveExactAnswersAndAllMemoryBack) {

@@ -15,7 +15,6 @@ Engine::Engine(const EngineOptions& options, ModelRunner& runner, const SamplerF
       clock_(clock),
       sink_(sink),
       batch_scheduler_(options.batch),
-      mover_(ports.mover),
       kv_(options.kv),
       host_(ports.host, clock, options.host_block_copy) {
   // A prompt's grant is counted in steps of the window's budget.
@@ -194,7 +193,6 @@ RemedyCosts Engine::remedy_costs(const Sequence& sequence) {
   if (sequence.copy) return costs;  // not all of its KV is there yet
   const std::int32_t blocks = kv_.blocks_for(sequence.computed);
   if (host_.has_room(blocks)) costs.pause = host_.cost(blocks);
-  if (mover_ != nullptr && blocks > 0 && sequence.here()) costs.move = mover_->predict(sequence);
   return costs;
 }
 
@@ -211,20 +209,7 @@ void Engine::give_way(SequenceId id) {
   }
   const std::span<const BlockId> blocks =
       kv_.table(id).first(static_cast<std::size_t>(kv_.blocks_for(sequence->computed)));
-  RemedyCosts costs = remedy_costs(*sequence);
-  Remedy remedy = cheapest(costs);
-  if (remedy == Remedy::kMove) {
-    const std::size_t tenant = sequence->tenant;
-    if (mover_->move(sequence, blocks)) {
-      tenants_.leave(tenant);
-      kv_.release(id);
-      stats_.windows.shortfall_move += 1;
-      return;
-    }
-    costs.move.reset();
-    remedy = cheapest(costs);
-  }
-  if (remedy == Remedy::kPause) {
+  if (cheapest(remedy_costs(*sequence)) == Remedy::kPause) {
     sequence->host_blocks = host_.save(blocks);
     stats_.windows.shortfall_pause += 1;
   } else {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,11 @@ class Engine final {
   void wake(RequestId request);
   // It is gone without an event, whatever it was doing; its blocks are free.
   void drop(RequestId request);
+  // Who would have to yield if memory gets as short as the present window's plan says: the
+  // latest of the least important that decode here. At most one a window leaves by it.
+  [[nodiscard]] std::optional<RequestId> next_to_yield() const;
+  // As drop(), of that one: it runs elsewhere, before anything had to yield.
+  void drop_for_room(RequestId request);
   // What rests ends, cancelled.
   void end_resting(RequestId request);
   // Takes memory for a sequence whose KV comes from elsewhere.
@@ -122,7 +128,6 @@ class Engine final {
   const Clock& clock_;
   TokenSink& sink_;
   const BatchScheduler batch_scheduler_;
-  SequenceMover* const mover_;  // or null
 
   KvManager kv_;
   HostStore host_;
@@ -139,6 +144,7 @@ class Engine final {
   std::vector<RunningSequence> views_;  // reused by running_views()
   SequenceId next_id_{1};
   bool renewed_for_arrival_ = false;  // at most one early renewal a window
+  std::int64_t made_room_ = 0;        // the window in which one left for room
   EngineStats stats_;
 };
 

@@ -81,6 +81,25 @@ void Engine::drop(RequestId request) {
   }
 }
 
+// The plan is as old as its window: who has left since is not in it, so only one leaves by it.
+std::optional<RequestId> Engine::next_to_yield() const {
+  const Window& window = kv_.window();
+  const bool short_soon = window.plan.peak_blocks > options_.kv.num_blocks;
+  if (!short_soon || running_.size() < 2 || made_room_ == window.number) return std::nullopt;
+  const Sequence* next = nullptr;
+  for (const auto& s : running_) {
+    if (!s->here() || !s->decoding()) continue;
+    if (next == nullptr || s->request->priority <= next->request->priority) next = s.get();
+  }
+  return next == nullptr ? std::nullopt : std::optional(next->request->id);
+}
+
+void Engine::drop_for_room(RequestId request) {
+  drop(request);
+  made_room_ = kv_.window().number;
+  stats_.windows.shortfall_move += 1;
+}
+
 void Engine::end_resting(RequestId request) {
   const auto end = [&](auto& list) {
     const auto it = std::find_if(list.begin(), list.end(), has_request(request));

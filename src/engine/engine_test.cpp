@@ -89,14 +89,13 @@ struct World {
   FakeHostKv host;
   Engine engine;
 
-  explicit World(FakeModelOptions m = {}, EngineOptions o = {}, std::int32_t host_blocks = 0,
-                 SequenceMover* mover = nullptr)
+  explicit World(FakeModelOptions m = {}, EngineOptions o = {}, std::int32_t host_blocks = 0)
       : model(m),
         runner(m, &clock),
         samplers(m),
         host(runner, clock, host_blocks, 10us),
         engine(fit(o, m), runner, samplers, clock, out,
-               {.host = host_blocks > 0 ? &host : nullptr, .mover = mover}) {}
+               {.host = host_blocks > 0 ? &host : nullptr}) {}
 
   static EngineOptions fit(EngineOptions o, const FakeModelOptions& m) {
     o.kv.num_blocks = m.num_blocks;
@@ -419,12 +418,11 @@ TEST(Engine, RandomWorldsGiveExactAnswers) {
 
 // A world that expects short answers, so that it admits two sequences which then
 // outgrow it.
-World shortage(std::int32_t host_blocks, SequenceMover* mover = nullptr,
-               Duration copy = std::chrono::microseconds(1)) {
+World shortage(std::int32_t host_blocks, Duration copy = std::chrono::microseconds(1)) {
   EngineOptions options;
   options.kv.prefix_cache = false;
   options.host_block_copy = copy;
-  return World({.num_blocks = 20}, options, host_blocks, mover);
+  return World({.num_blocks = 20}, options, host_blocks);
 }
 void teach_short_answers(World& w) {
   for (std::uint64_t id = 1000; id < 1200; ++id) {
@@ -466,7 +464,7 @@ TEST(Engine, AShortageIsAnsweredByTheCheapestRemedy) {
            Case{"host memory is too small", 3, 1us, 0, 1},
        }) {
     SCOPED_TRACE(c.name);
-    World w = shortage(c.host_blocks, nullptr, c.copy);
+    World w = shortage(c.host_blocks, c.copy);
     submit_two(w);
     w.run();
     expect_right_answers(w);
@@ -508,44 +506,20 @@ TEST(Engine, APausedSequenceCanBeCancelledOrLost) {
   }
 }
 
-// Takes sequences, or says so and then does not.
-class FakeMover final : public SequenceMover {
- public:
-  explicit FakeMover(bool takes) : takes_(takes) {}
-  std::optional<Duration> predict(const Sequence&) override { return 1us; }
-  bool move(std::unique_ptr<Sequence>& sequence, std::span<const BlockId> blocks) override {
-    EXPECT_EQ(static_cast<std::int32_t>(blocks.size()), (sequence->computed + 3) / 4);
-    if (takes_) taken.push_back(std::move(sequence));
-    return takes_;
-  }
-  std::vector<std::unique_ptr<Sequence>> taken;
-
- private:
-  const bool takes_;
-};
-
-TEST(Engine, AShortageMovesASequenceWhereSomebodyTakesIt) {
-  FakeMover mover(true);
-  World w = shortage(16, &mover);
+TEST(Engine, WhoWouldYieldIsKnownBeforeAnybodyMust) {
+  World w = shortage(16);
   submit_two(w);
+  EXPECT_EQ(w.engine.next_to_yield(), std::nullopt);
+  for (int i = 0; i < 1000 && !w.engine.next_to_yield(); ++i) w.step();
+  EXPECT_EQ(w.engine.next_to_yield(), RequestId{2});
+  EXPECT_EQ(w.engine.stats().host.paused_sequences, 0);
+  w.engine.drop_for_room(RequestId{2});
+  EXPECT_EQ(w.engine.next_to_yield(), std::nullopt);
   w.run();
   EXPECT_EQ(w.answer(1).tokens, w.runner.expected_output(prompt_of(20), 40));
-  ASSERT_EQ(mover.taken.size(), 1U);
-  EXPECT_EQ(mover.taken[0]->request->id, RequestId{2});
-  EXPECT_EQ(w.answer(2).finish, FinishReason::kNone) << "its end is the mover's business now";
+  EXPECT_EQ(w.answer(2).finish, FinishReason::kNone) << "its end is another instance's business";
   EXPECT_EQ(w.engine.stats().windows.shortfall_move, 1);
   EXPECT_EQ(w.engine.stats().windows.shortfall_pause, 0);
-  w.expect_all_memory_back();
-}
-
-TEST(Engine, AMoveThatComesToNothingIsFollowedByTheNextRemedy) {
-  FakeMover mover(false);
-  World w = shortage(16, &mover);
-  submit_two(w);
-  w.run();
-  expect_right_answers(w);
-  EXPECT_EQ(w.engine.stats().windows.shortfall_move, 0);
-  EXPECT_GT(w.engine.stats().windows.shortfall_pause, 0);
   w.expect_all_memory_back();
 }
 

@@ -5,14 +5,7 @@
 namespace sluice {
 
 Remedy cheapest(const RemedyCosts& costs) {
-  Remedy best = Remedy::kRecompute;
-  Duration least = costs.recompute;
-  if (costs.pause && *costs.pause <= least) {
-    best = Remedy::kPause;
-    least = *costs.pause;
-  }
-  if (costs.move && *costs.move <= least) best = Remedy::kMove;
-  return best;
+  return costs.pause && *costs.pause <= costs.recompute ? Remedy::kPause : Remedy::kRecompute;
 }
 
 Duration recompute_cost(const StepTimeModel& step_time, std::int32_t tokens,

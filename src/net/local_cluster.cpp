@@ -29,7 +29,7 @@ class LocalPeers final : public PeerPort {
     scheduler_.push_urgent(RunsAtMessage{origin.request, origin.attempt, placement});
   }
   void left(RequestId) override {}  // only who has a request speaks of it
-  void leave() override {}          // it hears of all already
+  void seek_targets() override {}   // it hears of all already
   void share(const LoadReport& report) override {
     if (report.role == Role::kPrefill) return;  // nobody hands over to those
     for (std::size_t i = 0; i < engines_.size(); ++i) {

@@ -157,9 +157,9 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
   }
   void left(RequestId request) { gateways_->left(request); }
 
-  void leave() {
+  void seek_targets() {
     const std::lock_guard lock(mutex_);
-    leaving_ = true;
+    seeking_ = true;
     list_targets();
     changed_.notify_all();
   }
@@ -206,7 +206,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
   [[nodiscard]] bool takes() const {
     return options_.role != Role::kPrefill && !options_.listen.empty();
   }
-  [[nodiscard]] bool hands_over() const { return options_.role == Role::kPrefill || leaving_; }
+  [[nodiscard]] bool hands_over() const { return options_.role == Role::kPrefill || seeking_; }
 
   [[nodiscard]] std::vector<std::shared_ptr<PeerStream>> streams() {
     const std::lock_guard lock(mutex_);
@@ -517,7 +517,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
   std::condition_variable changed_;
   // All below guarded by mutex_.
   bool stopping_ = false;
-  bool leaving_ = false;                                   // whatever its role, it hands over
+  bool seeking_ = false;                                   // whatever its role, it hands over
   std::map<std::uint64_t, std::vector<PeerInfo>> told_;    // by gateway
   std::map<std::uint64_t, Target> targets_;                // by process
   std::set<std::uint64_t> strangers_;                      // processes of another layout
@@ -562,8 +562,8 @@ void PeerLinks::runs_at(const RequestOrigin& origin, const Placement& placement)
 void PeerLinks::left(RequestId request) {
   impl_->left(request);
 }
-void PeerLinks::leave() {
-  impl_->leave();
+void PeerLinks::seek_targets() {
+  impl_->seek_targets();
 }
 void PeerLinks::share(const LoadReport& report) {
   impl_->share(report);

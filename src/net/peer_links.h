@@ -1,12 +1,13 @@
 // An instance's ways to the other instances of a cluster of several processes: the
 // real PeerPort, and the channel that KV goes over.
 //
-// Who hands sequences over, a prefill instance or one that is to end, calls everybody who
-// takes them (net/peer_stream.h); the gateways tell who that is. An incarnation is one life of a
-// process: a call that broke is made again, and what was lost with it the protocol makes up for. A
-// peer is gone when another process has its name, when it says so, or when it cannot be called any
-// more. Its words, its reports and the news that it is gone go to the engine's inbox; its KV too.
-// Any thread, but for the two ports, which are the engine loop's. Internal to net/.
+// Who hands sequences over, a prefill instance or another from when it has to, calls
+// everybody who takes them (net/peer_stream.h); the gateways tell who that is. An incarnation is
+// one life of a process: a call that broke is made again, and what was lost with it the protocol
+// makes up for. A peer is gone when another process has its name, when it says so, or when it
+// cannot be called any more. Its words, its reports and the news that it is gone go to the engine's
+// inbox; its KV too. Any thread, but for the two ports, which are the engine loop's. Internal to
+// net/.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +75,7 @@ class PeerLinks final : public PeerPort, public KvChannel {
   void send(HandoffMail&& mail) override;
   void runs_at(const RequestOrigin& origin, const Placement& placement) override;
   void left(RequestId request) override;
-  void leave() override;
+  void seek_targets() override;
   void share(const LoadReport& report) override;
   void ended() override;
 

@@ -120,7 +120,7 @@ class Node final : private TokenSink, private ReportSink, private PeerPort {
   void send(HandoffMail&& mail) override;
   void runs_at(const RequestOrigin& origin, const Placement& placement) override;
   void left(RequestId) override {}  // only who has a request speaks of it
-  void leave() override {}          // it hears of all already
+  void seek_targets() override {}   // it hears of all already
   void share(const LoadReport& report) override;
   void ended() override {}  // the world finds out by itself
 
