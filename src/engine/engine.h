@@ -68,8 +68,7 @@ class Engine final {
   void wake(RequestId request);
   // It is gone without an event, whatever it was doing; its blocks are free.
   void drop(RequestId request);
-  // Who would have to yield if memory gets as short as the present window's plan says: the
-  // latest of the least important that decode here. At most one a window leaves by it.
+  // Who would have to yield if memory gets as short as the window's plan says; one a window.
   [[nodiscard]] std::optional<RequestId> next_to_yield() const;
   // As drop(), of that one: it runs elsewhere, before anything had to yield.
   void drop_for_room(RequestId request);
