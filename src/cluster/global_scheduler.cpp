@@ -131,6 +131,13 @@ bool GlobalScheduler::take(TokenEvent& event, std::vector<Queued>& lost, TimePoi
     }
   }
   if (event.finish == FinishReason::kNone) return true;
+  if (event.finish == FinishReason::kCancelled && !placed.cancelled) {
+    // Whoever handed it over has lost its way to us and took it for given up.
+    event.finish = FinishReason::kError;
+    event.error = error_of(ErrorCode::kUnavailable,
+                           fmt::format("instance {} cancelled what was not to be cancelled",
+                                       placed.placement.instance.value));
+  }
   const bool instance_failed =
       event.finish == FinishReason::kError && !placed.cancelled &&
       (event.error.code == ErrorCode::kUnavailable || event.error.code == ErrorCode::kTransport ||

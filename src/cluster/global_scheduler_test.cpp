@@ -423,6 +423,29 @@ TEST(GlobalScheduler, ARestartMovesWhatTheOldLifeHeld) {
   EXPECT_NE(w.scheduler.loads().find(InstanceId{1}), nullptr);
 }
 
+TEST(GlobalScheduler, WhatAnInstanceCancelsUnaskedGoesOnAndWhatTheClientCancelsEnds) {
+  for (const bool asked : {false, true}) {
+    SCOPED_TRACE(asked);
+    World w;
+    w.report(1);
+    w.submit(7);
+    token(w, 7, 0, 41);
+    if (asked) w.scheduler.cancel(RequestId{7}, w.now);
+    TokenEvent event;
+    event.request = RequestId{7};
+    event.finish = FinishReason::kCancelled;
+    w.scheduler.on_tokens({event}, w.now);
+    w.report(1);
+    if (asked) {
+      EXPECT_EQ(w.end_of(7).finish, FinishReason::kCancelled);
+      continue;
+    }
+    EXPECT_TRUE(w.out.ended.empty());
+    token(w, 7, 1, 42, 1);  // of the second attempt
+    EXPECT_EQ(w.out.tokens.at(RequestId{7}), (std::vector<Token>{41, 42}));
+  }
+}
+
 TEST(GlobalScheduler, NothingIsTriedAgainWhenTheProcessEnds) {
   World w;
   w.report(1);
