@@ -216,9 +216,7 @@ def conformance():
 
 def dev():
     build("dev", DEV_TARGETS)
-    # Real sockets on a machine that sanitizers keep busy: a test that fails is tried once more. Its
-    # first output stays in the log.
-    return ctest("dev", "-L", "unit", "-E", "_NOT_BUILT", "--repeat", "until-pass:2", env={
+    return ctest("dev", "-L", "unit", "-E", "_NOT_BUILT", env={
         "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
         "UBSAN_OPTIONS": "print_stacktrace=1"})
 
