@@ -78,28 +78,61 @@ void check_tool_calls(FieldReader& message, const Json& calls) {
   }
 }
 
+// `function_call` and the role "function" are what tools were before they had ids.
+void check_function_message(FieldReader& message, const std::string& role) {
+  if (role == "function") {
+    if (const auto name = message.string("name"); message.failed() || !name) {
+      return message.fail("name", "must be a string");
+    }
+  }
+  const Json* call = message.object("function_call");
+  if (message.failed() || !call) return;
+  for (const char* name : {"name", "arguments"}) {
+    if (!call->contains(name) || !(*call)[name].is_string()) {
+      return message.fail(fmt::format("function_call.{}", name), "must be a string");
+    }
+  }
+}
+
 void check_message(FieldReader& message) {
   const auto role = message.string("role");
   if (message.failed()) return;
   if (!role) return message.fail("role", "is missing");
   if (std::find(std::begin(kRoles), std::end(kRoles), *role) == std::end(kRoles)) {
     return message.fail("role", fmt::format("is '{}' but must be system, developer, user, "
-                                            "assistant or tool",
+                                            "assistant, tool or function",
                                             role->substr(0, 40)));
   }
   const Json* content = message.find("content");
   if (content) check_content(message, *content);
   const Json* calls = message.array("tool_calls", 1'024);
   if (calls) check_tool_calls(message, *calls);
+  check_function_message(message, *role);
   if (message.failed() || content) return;
   // Calls of tools and functions, and what a function gave, may have none.
   const bool may_lack = *role == "assistant" || (*role == "function" && message.is_null("content"));
   if (!may_lack) message.fail("content", "is missing");
 }
 
+// A function was called once at a time, so that its name can stand for the id.
+void normalise_function(Json& message) {
+  if (message["role"] == "function") {
+    message["role"] = "tool";
+    message["tool_call_id"] = message["name"];
+  }
+  const auto call = message.find("function_call");
+  if (call == message.end()) return;
+  if (call->is_object() && !message.contains("tool_calls")) {
+    message["tool_calls"] =
+        Json::array({{{"id", (*call)["name"]}, {"type", "function"}, {"function", *call}}});
+  }
+  message.erase("function_call");
+}
+
 // Templates know "system"; "developer" is its newer name. Responses' part types
 // become those of chat completions, and a custom tool is a function of one text.
 void normalise(Json& message) {
+  normalise_function(message);
   if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array()) {
     for (Json& call : *calls) {
       if (!is_custom(call)) continue;

@@ -138,6 +138,10 @@ TEST(RequestParser, ChatsThatAreWrong) {
       {R"({"messages":[{"role":"assistant","tool_calls":[)"
        R"({"type":"custom","custom":{"name":"a"}}]}]})",
        "messages[0].tool_calls[0].custom.input", "must be a string"},
+      {R"({"messages":[{"role":"assistant","function_call":{"name":"f"}}]})",
+       "messages[0].function_call.arguments", "must be a string"},
+      {R"({"messages":[{"role":"function","content":"x"}]})", "messages[0].name",
+       "must be a string"},
       {R"({"messages":[{"role":"user","content":"x"}],"max_tokens":0})", "max_tokens",
        "at least 1"},
       {R"({"messages":[{"role":"user","content":"x"}],"logprobs":1})", "logprobs", "boolean"},
@@ -271,6 +275,21 @@ TEST(RequestParser, AnAssistantAndAFunctionMayHaveSaidNothing) {
   for (const Json& message : Json::parse(call->chat.messages_json)) {
     EXPECT_EQ(message["content"], "");
   }
+}
+
+TEST(RequestParser, AFunctionOfBeforeToolsIsATool) {
+  const auto call =
+      parse_chat(R"({"model":"m","messages":[{"role":"user","content":"x"},)"
+                 R"({"role":"assistant","function_call":{"name":"f","arguments":"{}"}},)"
+                 R"({"role":"function","name":"f","content":"7"}]})",
+                 kContext);
+  ASSERT_TRUE(call) << call.error().message;
+  const Json messages = Json::parse(call->chat.messages_json);
+  ASSERT_EQ(messages[1]["tool_calls"].size(), 1U);
+  EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_FALSE(messages[1].contains("function_call"));
+  EXPECT_EQ(messages[2]["role"], "tool");
+  EXPECT_EQ(messages[2]["tool_call_id"], messages[1]["tool_calls"][0]["id"]);
 }
 
 TEST(RequestParser, ACallOfACustomToolIsOneOfAFunction) {
