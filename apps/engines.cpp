@@ -12,6 +12,10 @@
 
 namespace sluice {
 
+Device device_of(const std::string& wanted) {
+  return or_throw(choose_device(wanted, find_devices()));
+}
+
 KvArena make_arena(const Sizing& sizing, std::int32_t num_blocks, ArenaKind kind) {
   KvArena arena = or_throw(KvArena::create(sizing.layout, num_blocks, kind));
   std::vector<Status> results(static_cast<std::size_t>(sizing.threads));

@@ -2,11 +2,15 @@
 #pragma once
 
 #include "memory/kv_arena.h"
+#include "model/device.h"
 #include "model/model.h"
 #include "net/local_cluster.h"
 #include "sizing.h"
 
 namespace sluice {
+
+// What --device means here. Throws.
+[[nodiscard]] Device device_of(const std::string& wanted);
 
 // So many blocks, touched by as many threads as will use them. Throws.
 [[nodiscard]] KvArena make_arena(const Sizing& sizing, std::int32_t num_blocks,

@@ -49,6 +49,7 @@ int instance(const InstanceOptions& options) {
   const SteadyClock clock;
   const ServeOptions& wanted = options.engine;
 
+  const Device device = device_of(wanted.device);
   InstanceProcessOptions process;
   process.name = options.cluster.name;
   process.role = role_of(options.role);
@@ -83,10 +84,11 @@ int instance(const InstanceOptions& options) {
   const auto started =
       or_throw(InstanceProcess::start(process, std::move(engine), model->samplers(), clock));
   spdlog::info(
-      "instance {} ({}) of {} ({}, {}), {} thread(s) and {} KV blocks of {} tokens ({}); context "
+      "instance {} ({}) of {} ({}, {}) on {}, {} thread(s) and {} KV blocks of {} tokens ({}); "
+      "context "
       "{} tokens",
-      process.name, options.role, info.id, info.architecture, info.quantization, sizing.threads,
-      sizing.num_blocks, sizing.layout.block_tokens,
+      process.name, options.role, info.id, info.architecture, info.quantization, device.name,
+      sizing.threads, sizing.num_blocks, sizing.layout.block_tokens,
       format_size(static_cast<std::size_t>(sizing.num_blocks) * sizing.layout.block_bytes()),
       sizing.context);
 

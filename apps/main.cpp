@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
       case sluice::Command::kDrain: return sluice::drain(line.drain);
       case sluice::Command::kRun: return sluice::run(line.run);
       case sluice::Command::kInspect: return sluice::inspect(line.inspect);
+      case sluice::Command::kDevices: return sluice::devices();
       case sluice::Command::kProfile: return sluice::profile(line.profile);
       case sluice::Command::kSimulate: return sluice::simulate(line.simulate);
       case sluice::Command::kPlan: return sluice::plan(line.plan);

@@ -70,6 +70,11 @@ void add_kv_type(CLI::App& app, KvType& type) {
       ->check(CLI::IsMember({"f16", "q8_0"}));
 }
 
+void add_device(CLI::App& app, std::string& device) {
+  app.add_option("--device", device, "where the model runs: cpu, cuda[:N], vulkan[:N] or auto")
+      ->capture_default_str();
+}
+
 void add_log_level(CLI::App& app, std::string& level) {
   app.add_option("--log-level", level, "trace, debug, info, warning or error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}))
@@ -203,6 +208,7 @@ void add_front(CLI::App& app, ServeOptions& o) {
 
 // What makes an engine's steps as long as they are.
 void add_step_sizes(CLI::App& app, ServeOptions& o) {
+  add_device(app, o.device);
   app.add_option("--threads", o.threads, "compute threads in all (default: one a core)")
       ->check(CLI::Range(0, 1024));
   add_size(app, "--kv-memory", o.kv_memory,
@@ -324,6 +330,7 @@ void add_run(CLI::App& app, RunOptions& o) {
   app.add_option("prompt", o.prompt, "what to say to it; - reads standard input")->required();
   app.add_option("--system", o.system, "a system message");
   app.add_flag("--raw", o.raw, "continue the text as it is, without the chat template");
+  add_device(app, o.device);
   app.add_option("--threads", o.threads, "compute threads (default: one a core)")
       ->check(CLI::Range(0, 1024));
   app.add_option("--max-tokens", o.max_tokens, "most tokens to generate")
@@ -439,11 +446,13 @@ CommandLine parse_command_line(int argc, char** argv) {
   CLI::App* drain_app =
       app.add_subcommand("drain", "ask an instance to hand over what it runs and end");
   CLI::App* run_app = app.add_subcommand("run", "answer one prompt in the terminal");
+  CLI::App* devices_app =
+      app.add_subcommand("devices", "list what models can run on here, and its memory");
   CLI::App* inspect_app = app.add_subcommand("inspect", "say what is in a model file");
   CLI::App* profile_app = app.add_subcommand(
       "profile", "measure what steps of a model take here, for simulate and plan");
   for (CLI::App* sub : {serve_app, gateway_app, instance_app, up_app, top_app, drain_app, run_app,
-                        inspect_app, profile_app}) {
+                        inspect_app, devices_app, profile_app}) {
     sub->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   CLI::App* simulate_app = app.add_subcommand(
@@ -482,6 +491,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   if (drain_app->parsed()) result.command = Command::kDrain;
   if (run_app->parsed()) result.command = Command::kRun;
   if (inspect_app->parsed()) result.command = Command::kInspect;
+  if (devices_app->parsed()) result.command = Command::kDevices;
   if (profile_app->parsed()) result.command = Command::kProfile;
   if (simulate_app->parsed()) result.command = Command::kSimulate;
   if (plan_app->parsed()) result.command = Command::kPlan;

@@ -23,6 +23,7 @@ struct RunOptions {
   std::string prompt;
   std::string system;
   bool raw = false;  // no chat template
+  std::string device = "cpu";
   std::int32_t threads = 0;
   std::int32_t max_tokens = 256;
   double temperature = 0.7;
@@ -59,6 +60,7 @@ enum class Command : std::uint8_t {
   kDrain,
   kRun,
   kInspect,
+  kDevices,
   kProfile,
   kSimulate,
   kPlan
@@ -91,6 +93,7 @@ int top(const TopOptions& options);
 int drain(const DrainOptions& options);
 int run(const RunOptions& options);
 int inspect(const InspectOptions& options);
+int devices();
 int profile(const ProfileOptions& options);
 
 }  // namespace sluice

@@ -153,6 +153,7 @@ std::vector<MeasuredStep> measure(StepTimer& timer, const std::vector<Step>& gri
 
 int profile(const ProfileOptions& options) {
   start_logging(options.engine.log_level);
+  static_cast<void>(device_of(options.engine.device));
   const auto model = or_throw(load_gguf_model({.path = options.engine.model,
                                                .repack = options.engine.repack,
                                                .on_progress = progress_of("loading")}));

@@ -9,6 +9,7 @@
 
 #include "console.h"
 #include "engine/engine.h"
+#include "engines.h"
 #include "memory/kv_arena.h"
 #include "model/model.h"
 #include "options.h"
@@ -76,6 +77,7 @@ std::string prompt_text(const RunOptions& options) {
 
 int run(const RunOptions& options) {
   start_logging(options.log_level);
+  static_cast<void>(device_of(options.device));
   const auto model =
       or_throw(load_gguf_model({.path = options.model, .on_progress = progress_of("loading")}));
   const std::string text = prompt_text(options);

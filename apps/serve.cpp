@@ -71,6 +71,7 @@ int serve(const ServeOptions& options) {
   StopSignals signals;  // before any thread
   const SteadyClock clock;
 
+  const Device device = device_of(options.device);
   const auto model = or_throw(load_gguf_model({.path = options.model,
                                                .chat_template = chat_template_of(options),
                                                .repack = options.repack,
@@ -81,9 +82,9 @@ int serve(const ServeOptions& options) {
   std::vector<LocalInstance> instances = make_instances(options, sizing, *model, arenas);
   restore_forecasts(options, instances);
   spdlog::info(
-      "{} instance(s) of {} ({}, {}), {} thread(s) and {} KV blocks of {} tokens each ({}); "
+      "{} instance(s) of {} ({}, {}) on {}, {} thread(s) and {} KV blocks of {} tokens each ({}); "
       "context {} tokens",
-      options.instances, info.id, info.architecture, info.quantization, sizing.threads,
+      options.instances, info.id, info.architecture, info.quantization, device.name, sizing.threads,
       sizing.num_blocks, sizing.layout.block_tokens,
       format_size(static_cast<std::size_t>(sizing.num_blocks) * sizing.layout.block_bytes()),
       sizing.context);

@@ -26,6 +26,7 @@ struct ServeOptions {
   std::int32_t instances = 1;  // prefill and decode together, where these are given
   std::int32_t prefill = 0;    // instances that hand over what they have prefilled,
   std::int32_t decode = 0;     // and those that go on with it; both or none
+  std::string device = "cpu";  // as choose_device() takes it
   std::int32_t threads = 0;    // of all instances together
   std::int32_t io_threads = 2;
   std::size_t kv_memory = 0;       // bytes, of all instances together

@@ -3,6 +3,7 @@
 #
 #   tools/setup.sh            what the build needs (tools/packages.txt)
 #   tools/setup.sh --test     that, and what the tests need (tools/packages-test.txt)
+#   tools/setup.sh --vulkan   that, and what the Vulkan backend needs (tools/packages-vulkan.txt)
 #   tools/setup.sh --dry-run  says what is missing, installs nothing
 #
 # When nothing is missing it says nothing and takes milliseconds.
@@ -14,8 +15,9 @@ dry_run=false
 for argument in "$@"; do
   case "$argument" in
     --test) lists+=(tools/packages-test.txt) ;;
+    --vulkan) lists+=(tools/packages-vulkan.txt) ;;
     --dry-run) dry_run=true ;;
-    *) sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
 mapfile -t wanted < <(sed 's/#.*//' "${lists[@]}" | grep -oE '\S+')

@@ -252,6 +252,27 @@ def test_inspect_prints_sizes():
     assert fit == 64 * 1024 * 1024 // (23040 * 16) * 16
 
 
+def test_devices_lists_what_is_here_with_its_memory():
+    result = run_sluice("devices")
+    assert result.returncode == 0, result.stderr
+    head, *lines = result.stdout.splitlines()
+    assert head.split()[:3] == ["device", "memory", "free"]
+    assert re.match(r"cpu +[\d.]+ [GT]iB +[\d.]+ [MGT]iB  \S", lines[0])
+
+
+@pytest.mark.parametrize("command", ["serve", "run", "profile", "instance"])
+@pytest.mark.parametrize("device,words", [
+    ("cuda", "this build has no CUDA backend; it has: cpu"),
+    ("tpu:1", '"tpu:1" is not a device: expected cpu, cuda[:N], vulkan[:N] or auto'),
+])
+def test_a_device_that_is_not_here_is_named_in_one_line(command, device, words):
+    extra = {"run": ["hello"], "instance": ["--join", "127.0.0.1:1"]}.get(command, [])
+    result = run_sluice(command, model_file(), *extra, "--device", device)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
 def test_a_profile_measured_here_is_a_device_to_simulate(tmp_path):
     file = tmp_path / "here.profile"
     result = run_sluice("profile", model_file(), "--rounds", 1, "--max-batch-tokens", 48,
