@@ -71,8 +71,8 @@ void check_tool_calls(FieldReader& message, const Json& calls) {
     if (!function.contains("name") || !function["name"].is_string()) {
       return message.fail(key + ".function.name", "must be a string");
     }
-    if (function.contains("arguments") && !function["arguments"].is_string() &&
-        !function["arguments"].is_object()) {
+    if (!function.contains("arguments") ||
+        (!function["arguments"].is_string() && !function["arguments"].is_object())) {
       return message.fail(key + ".function.arguments", "must be a string");
     }
   }
@@ -114,6 +114,16 @@ void check_message(FieldReader& message) {
   if (!may_lack) message.fail("content", "is missing");
 }
 
+// What a model wrote as arguments need not be JSON, if it was cut short for one; a template takes
+// nothing else.
+void normalise_arguments(Json& call) {
+  Json& arguments = call["function"]["arguments"];
+  if (!arguments.is_string()) return;
+  const auto& text = arguments.get_ref<const std::string&>();
+  if (text.empty() || Json::parse(text, nullptr, false).is_object()) return;
+  arguments = dump_json({{"input", text}});
+}
+
 // A function was called once at a time, so that its name can stand for the id.
 void normalise_function(Json& message) {
   if (message["role"] == "function") {
@@ -135,7 +145,10 @@ void normalise(Json& message) {
   normalise_function(message);
   if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array()) {
     for (Json& call : *calls) {
-      if (!is_custom(call)) continue;
+      if (!is_custom(call)) {
+        normalise_arguments(call);
+        continue;
+      }
       call["function"] = {{"name", call["custom"]["name"]},
                           {"arguments", dump_json({{"input", call["custom"]["input"]}})}};
       call["type"] = "function";

@@ -133,6 +133,8 @@ TEST(RequestParser, ChatsThatAreWrong) {
        "messages[0].content[0].text", "must be a string"},
       {R"({"messages":[{"role":"assistant","tool_calls":[{}]}]})",
        "messages[0].tool_calls[0].function", "must be an object"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f"}}]}]})",
+       "messages[0].tool_calls[0].function.arguments", "must be a string"},
       {R"({"messages":[{"role":"assistant","tool_calls":[{"type":"custom"}]}]})",
        "messages[0].tool_calls[0].custom", "must be an object"},
       {R"({"messages":[{"role":"assistant","tool_calls":[)"
@@ -302,6 +304,18 @@ TEST(RequestParser, ACallOfACustomToolIsOneOfAFunction) {
   EXPECT_EQ(made["type"], "function");
   EXPECT_EQ(made["function"]["name"], "sh");
   EXPECT_EQ(Json::parse(made["function"]["arguments"].get<std::string>())["input"], "ls \"a\"");
+}
+
+TEST(RequestParser, ArgumentsThatAreNoJsonAreTakenAsText) {
+  for (const std::string& said : {std::string("{\"city\": \"Par"), std::string("ls -l")}) {
+    const Json asked = {{"role", "assistant"},
+                        {"tool_calls", {{{"function", {{"name", "f"}, {"arguments", said}}}}}}};
+    const auto call =
+        parse_chat(Json({{"model", "m"}, {"messages", Json::array({asked})}}).dump(), kContext);
+    ASSERT_TRUE(call) << call.error().message;
+    const Json made = Json::parse(call->chat.messages_json)[0]["tool_calls"][0]["function"];
+    EXPECT_EQ(Json::parse(made["arguments"].get<std::string>())["input"], said);
+  }
 }
 
 TEST(RequestParser, APromptOfNullIsTheBeginningOfAText) {
