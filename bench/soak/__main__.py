@@ -159,6 +159,7 @@ def soak(options: argparse.Namespace, folder: Path) -> dict:
     pauses = sorted(load.pauses_ms) or [0.0]
     return {"seconds": round(time.monotonic() - begin), "links can be cut": net.can_cut,
             "faults": dict(sorted(faults.counts.items())), "requests": dict(load.outcomes),
+            "explicit errors": dict(load.errors),
             "longest pause of a stream, ms": {"p50": round(statistics.median(pauses)),
                                               "p99": round(pauses[int(len(pauses) * 0.99)]),
                                               "max": round(pauses[-1])},

@@ -1,5 +1,6 @@
 """The processes of the soak: etcd, gateways, prefill and decode instances."""
 
+import faulthandler
 import json
 import signal
 import subprocess
@@ -98,7 +99,9 @@ class Cluster:
             return {}
 
     def write_state(self, name: str):
-        """What the gateways say of themselves, for who looks why nothing ended for a while."""
+        """What gateways and clients are at, for who looks why nothing ended for a while."""
+        with (self.folder / f"{name}-clients").open("w") as file:
+            faulthandler.dump_traceback(file)
         for gateway in self.gateways:
             for path in ("debug/memory", "debug/decisions", "metrics"):
                 file = self.folder / f"{name}-{gateway.name}-{path.split('/')[-1]}"

@@ -43,6 +43,7 @@ class Load:
         self.cluster, self.jobs, self.model = cluster, jobs, model
         self.outcomes: Counter[str] = Counter()
         self.violations: list[str] = []
+        self.errors: Counter[str] = Counter()  # explicit ones, by what they say
         self.pauses_ms: list[float] = []  # the longest of each stream
         self.outages: list[Outage] = []
         self._lock, self._stopped = threading.Lock(), threading.Event()
@@ -72,6 +73,8 @@ class Load:
                 if outcome == "broken" and self._was_out(gateway, begin):
                     outcome = "lost its gateway"
                 self.outcomes[outcome] += 1
+                if outcome == "error":
+                    self.errors[str(error)[:200]] += 1
                 if outcome in ("broken", "differs", "cut", "hung"):
                     self.violations.append(f"{outcome} at {gateway.name} after "
                                            f"{time.monotonic() - begin:.1f} s: {error}")
@@ -80,18 +83,16 @@ class Load:
 
     def _one(self, job: Job, gateway: Node, leave_after: int | None, stream: bool):
         pieces: list = []
+        begin = time.monotonic()
         try:
             with client_of(gateway.address) as client:
                 if not stream and leave_after is None:
                     pieces = [self._create(client, job, stream=False)]
                 elif not self._read(self._create(client, job, stream=True), pieces, leave_after):
                     return "left", None
-        except openai.APITimeoutError as error:
-            return ("broken" if isinstance(error.__cause__, httpx.ConnectTimeout) else "hung"), error
-        except httpx.ReadTimeout as error:
-            return "hung", error
         except (openai.APIConnectionError, httpx.TransportError) as error:
-            return "broken", error
+            still = time.monotonic() - begin >= STILL_S  # or it could not connect
+            return ("hung" if still else "broken"), error
         except openai.APIError as error:  # a status, or an event in the stream
             return "error", error
         return self._judge(job, pieces)

@@ -32,7 +32,9 @@ class Network:
         self._made = 0
         self._ports: dict[str, str] = {}  # by address: the bridge's end of its link
         if self.can_cut:
-            for command in ("link set lo up", "link add br0 type bridge",
+            # A bridge takes the least MAC of its ports otherwise: another one when a node dies,
+            # and nobody would find the clients behind it.
+            for command in ("link set lo up", "link add br0 address 02:00:00:00:00:01 type bridge",
                             "addr add 10.77.0.1/24 dev br0", "link set br0 up"):
                 _ip(command)
 
