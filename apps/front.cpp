@@ -8,6 +8,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "api_key_file.h"
+
 namespace sluice {
 
 GatewayOptions gateway_options(const ServeOptions& options, const ModelInfo& model,
@@ -19,7 +21,8 @@ GatewayOptions gateway_options(const ServeOptions& options, const ModelInfo& mod
   gateway.model_id = options.model_name.empty() ? model.id : options.model_name;
   gateway.accept_any_model = options.accept_any_model;
   gateway.context_tokens = context;
-  gateway.api_keys = options.api_keys;
+  if (!options.api_key_file.empty()) gateway.api_keys = read_api_keys(options.api_key_file);
+  for (const std::string& key : options.api_keys) gateway.api_keys.push_back({.key = key});
   gateway.cors_origins = options.cors_origins;
   gateway.objectives = options.objectives;
   gateway.version = SLUICE_VERSION;
@@ -32,7 +35,8 @@ void print_welcome(const ServeOptions& options, const std::string& model, std::u
                            : options.host.find(':') != std::string::npos ? "[" + options.host + "]"
                                                                          : options.host;
   const std::string url = fmt::format("http://{}:{}", host, port);
-  const std::string key = options.api_keys.empty() ? "" : " -H \"Authorization: Bearer $KEY\"";
+  const bool open = options.api_keys.empty() && options.api_key_file.empty();
+  const std::string key = open ? "" : " -H \"Authorization: Bearer $KEY\"";
   fmt::print(
       "\n  {} is served at  {}/v1\n"
       "  a page to talk to it and to watch it:  {}/\n\n"

@@ -184,6 +184,9 @@ void add_front(CLI::App& app, ServeOptions& o) {
   app.add_option("--api-key", o.api_keys, "key that clients must send; may be repeated")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
+  app.add_option("--api-keys", o.api_key_file,
+                 "a YAML file with keys and what each may use a minute (docs/configuration.md)")
+      ->type_name("FILE");
   app.add_option("--cors-origin", o.cors_origins,
                  "browser origin that may call; may be repeated; * is everyone")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)

@@ -21,6 +21,7 @@ struct ServeOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8080;
   std::vector<std::string> api_keys;
+  std::string api_key_file;
   std::vector<std::string> cors_origins{"localhost"};
   std::map<std::string, std::int32_t> objectives;  // priorities by name
   std::int32_t instances = 1;  // prefill and decode together, where these are given

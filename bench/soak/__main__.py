@@ -106,6 +106,7 @@ class Faults:
         node.kill()
         self._hold()
         node.start()
+        self.cluster.wait_up(node)
 
     def _freeze(self, node: Node):
         node.signal(signal.SIGSTOP)

@@ -112,6 +112,12 @@ class Cluster:
                 except OSError as error:
                     file.write_text(f"{error}\n")
 
+    def wait_up(self, node: Node, limit_s: float = 60):
+        """A gateway that was started takes clients again."""
+        deadline = time.monotonic() + limit_s
+        while node in self.gateways and not self.memory(node) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
     def wait_joined(self, limit_s: float = 60):
         names = {one.name for one in self.instances}
         self._wait(limit_s, lambda seen: set(seen) == names, "not all instances have joined")

@@ -271,6 +271,9 @@ void Connection::take(Parser& parser) {
   request_.origin = as_view(message[http::field::origin]);
   const std::string_view id = as_view(message["x-request-id"]);
   request_.request_id = good_request_id(id) ? std::string(id) : make_request_id();
+  const std::string_view trace = as_view(message["traceparent"]);
+  request_.traceparent = good_traceparent(trace) ? trace : std::string_view();
+  request_.client.reset();
   request_.body = std::move(message.body());
 }
 

@@ -11,6 +11,7 @@
 #include "base/time.h"
 #include "cluster/serving.h"
 #include "cluster/telemetry.h"
+#include "gateway/api_keys.h"
 #include "gateway/gateway.h"
 #include "gateway/request_parser.h"
 #include "gateway/token_router.h"
@@ -26,6 +27,7 @@ struct GatewayContext {
   const Clock& clock;
   Telemetry& telemetry;
   TokenRouter& router;
+  ApiKeys& keys;
   ParseContext parse;
   std::int32_t context_tokens = 0;
   std::string fingerprint;     // system_fingerprint of every answer

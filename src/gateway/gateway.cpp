@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gateway/api.h"
+#include "gateway/api_keys.h"
 #include "gateway/context.h"
 #include "gateway/generation_run.h"
 #include "gateway/http_server.h"
@@ -44,9 +45,7 @@ Status check_options(const GatewayOptions& options) {
   TRY_STATUS(positive("body_timeout", limits.body_timeout.count()));
   TRY_STATUS(positive("write_timeout", limits.write_timeout.count()));
   TRY_STATUS(positive("idle_timeout", limits.idle_timeout.count()));
-  for (const std::string& key : options.api_keys) {
-    if (key.empty()) return fail(ErrorCode::kInvalidArgument, "an API key is empty");
-  }
+  TRY_STATUS(check_api_keys(options.api_keys));
   if (options.num_threads < 1 || options.num_threads > kMaxThreads) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("the gateway's threads are {} but must be between 1 and {}",
@@ -67,13 +66,15 @@ class Gateway::Impl final {
       : options_(std::move(options)),
         threads_(thread_count(options_)),
         token_router_(threads_),
+        keys_(options_.api_keys, clock),
         context_{.options = options_,
                  .model = model,
                  .clock = clock,
                  .telemetry = telemetry,
                  .router = token_router_,
+                 .keys = keys_,
                  .parse = parse_context(model)},
-        router_({options_.api_keys, options_.cors_origins}),
+        router_({keys_, options_.cors_origins}),
         server_(threads_, options_.limits,
                 [this](Exchange& exchange) { return router_.handle(exchange); }) {
     context_.runs.resize(threads_.size());
@@ -156,6 +157,7 @@ class Gateway::Impl final {
   const GatewayOptions options_;
   IoThreads threads_;
   TokenRouter token_router_;
+  ApiKeys keys_;
   GatewayContext context_;
   Router router_;
   HttpServer server_;

@@ -53,6 +53,15 @@ struct GatewayLimits {
   Duration idle_timeout = std::chrono::seconds(120);  // of a kept-alive connection
 };
 
+// A key that clients may send, and what it may cost. See api_keys.h.
+struct ApiKey {
+  std::string key;
+  std::string name;                      // in messages and as the tenant; never the key itself
+  std::int64_t requests_per_minute = 0;  // HTTP requests that generate; 0: any number
+  std::int64_t tokens_per_minute = 0;    // prompt and generated; 0: any number
+  std::int64_t concurrent_requests = 0;  // at a time; 0: any number
+};
+
 struct GatewayOptions {
   std::string host = "127.0.0.1";          // an address or a name
   std::uint16_t port = 8080;               // 0: any that is free, see port()
@@ -61,7 +70,7 @@ struct GatewayOptions {
   std::vector<std::string> model_aliases;  // other names that are accepted
   bool accept_any_model = false;           // serve whatever name a client gives
   std::int32_t context_tokens = 0;         // longest sequence; 0: ModelInfo::trained_context
-  std::vector<std::string> api_keys;       // empty: no key is asked for
+  std::vector<ApiKey> api_keys;            // empty: no key is asked for
   // Browsers' origins that may call; "localhost" means any port of this host, "*" everyone.
   std::vector<std::string> cors_origins{"localhost"};
   std::string version = "0.1.0";

@@ -69,6 +69,7 @@ ApiResult<void> read_class(const GatewayContext& context, const HttpRequest& htt
   for (const auto& request : job.requests) {
     if (!request) continue;
     request->tenant = http.fairness_id;
+    if (http.fairness_id.empty() && http.client) request->tenant = context.keys.name(*http.client);
     if (request->priority == 0) request->priority = priority;
   }
   return {};
@@ -90,8 +91,33 @@ ApiResult<GenerationJob> make_job(GatewayContext& context, std::string_view body
   return job;
 }
 
+void add_limit_headers(Exchange& exchange, const std::string& what, const ApiKeys::Left& left) {
+  if (left.limit == 0) return;
+  exchange.add_header("x-ratelimit-limit-" + what, std::to_string(left.limit));
+  exchange.add_header("x-ratelimit-remaining-" + what, std::to_string(left.remaining));
+  exchange.add_header("x-ratelimit-reset-" + what, fmt::format("{:.3f}s", left.full_in_s));
+}
+
+// A place among what runs with the client's key, or why there is none.
+ApiResult<ApiKeys::Use> use_key(GatewayContext& context, Exchange& exchange) {
+  const auto client = exchange.request().client;
+  if (!client) return ApiKeys::Use();
+  auto use = context.keys.admit(*client);
+  const ApiKeys::State state = context.keys.state(*client);
+  add_limit_headers(exchange, "requests", state.requests);
+  add_limit_headers(exchange, "tokens", state.tokens);
+  if (!use) context.telemetry.on_rejected("rate_limit");
+  return use;
+}
+
 Task<void> generate(GatewayContext& context, Exchange& exchange, JobBuilder build,
                     ErrorWriter refusal) {
+  auto use = use_key(context, exchange);
+  if (!use) {
+    const HttpResponse response = refusal(use.error());
+    co_await exchange.respond(response);
+    co_return;
+  }
   auto job = make_job(context, exchange.request().body, build);
   exchange.request().body = std::string();  // the job has what it needs; the text may be large
   if (job) {
@@ -104,7 +130,7 @@ Task<void> generate(GatewayContext& context, Exchange& exchange, JobBuilder buil
     co_await exchange.respond(response);
     co_return;
   }
-  GenerationRun run(context, exchange, std::move(*job));
+  GenerationRun run(context, exchange, std::move(*job), std::move(*use));
   co_await run.run();
 }
 

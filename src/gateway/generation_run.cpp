@@ -19,12 +19,19 @@ std::string_view rejection_reason(int status) {
   }
 }
 
+std::string name_in_logs(const HttpRequest& request) {
+  if (request.traceparent.empty()) return request.request_id;
+  return fmt::format("{} traceparent {}", request.request_id, request.traceparent);
+}
+
 }  // namespace
 
-GenerationRun::GenerationRun(GatewayContext& context, Exchange& exchange, GenerationJob job)
+GenerationRun::GenerationRun(GatewayContext& context, Exchange& exchange, GenerationJob job,
+                             ApiKeys::Use use)
     : context_(context),
       exchange_(exchange),
       job_(std::move(job)),
+      use_(std::move(use)),
       mailbox_(exchange.executor(),
                static_cast<std::size_t>(context.options.limits.max_unsent_tokens) *
                    std::max<std::size_t>(1, job_.choices.size())),
@@ -65,7 +72,7 @@ std::optional<ApiError> GenerationRun::submit_all() {
     Progress& progress = progress_[i];
     progress.id = request.id = context_.router.add(exchange_.thread_index(), mailbox_);
     progress.arrival = request.arrival;
-    request.trace_id = exchange_.request().request_id;
+    request.trace_id = name_in_logs(exchange_.request());
     progress.submitted = true;
     if (auto sent = context_.serving->submit(std::move(job_.requests[i])); !sent) {
       context_.router.remove(exchange_.thread_index(), progress.id);
@@ -246,6 +253,8 @@ void GenerationRun::end(std::size_t index, FinishReason reason) {
   }
   record.total = context_.clock.now() - progress.arrival;
   context_.telemetry.on_finished(record);
+  const bool first_of_prompt = index % static_cast<std::size_t>(job_.n) == 0;
+  use_.spend(record.generated_tokens + (first_of_prompt ? record.prompt_tokens : 0));
 }
 
 void GenerationRun::cancel_all() {

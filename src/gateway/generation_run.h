@@ -19,7 +19,7 @@ namespace sluice {
 
 class GenerationRun final {
  public:
-  GenerationRun(GatewayContext& context, Exchange& exchange, GenerationJob job);
+  GenerationRun(GatewayContext& context, Exchange& exchange, GenerationJob job, ApiKeys::Use use);
   ~GenerationRun();
   GenerationRun(const GenerationRun&) = delete;
   GenerationRun& operator=(const GenerationRun&) = delete;
@@ -57,6 +57,7 @@ class GenerationRun final {
   GatewayContext& context_;
   Exchange& exchange_;
   GenerationJob job_;
+  ApiKeys::Use use_;
   Mailbox mailbox_;
   std::vector<Progress> progress_;
   std::vector<TokenEvent> events_;

@@ -1,5 +1,7 @@
 #include "gateway/http_message.h"
 
+#include <algorithm>
+
 namespace sluice {
 
 std::string_view http_reason(int status) {
@@ -54,6 +56,24 @@ bool decode_path(std::string_view target, std::string& path, std::string& query)
     i += 2;
   }
   return true;
+}
+
+bool good_traceparent(std::string_view text) {
+  constexpr std::string_view kForm = "vv-tttttttttttttttttttttttttttttttt-pppppppppppppppp-ff";
+  if (text.size() < kForm.size() || text.starts_with("ff")) return false;
+  // A later version may have more after another dash.
+  if (text.size() > kForm.size() && (text.starts_with("00") || text[kForm.size()] != '-'))
+    return false;
+  if (text.size() > 128) return false;
+  for (std::size_t i = 0; i < kForm.size(); ++i) {
+    const bool hex = (text[i] >= '0' && text[i] <= '9') || (text[i] >= 'a' && text[i] <= 'f');
+    if (kForm[i] == '-' ? text[i] != '-' : !hex) return false;
+  }
+  const auto rest = text.substr(kForm.size());
+  const auto plain = [](char c) { return c > ' ' && c < 0x7f; };
+  return text.substr(3, 32).find_first_not_of('0') != std::string_view::npos &&
+         text.substr(36, 16).find_first_not_of('0') != std::string_view::npos &&
+         std::all_of(rest.begin(), rest.end(), plain);
 }
 
 }  // namespace sluice

@@ -2,6 +2,8 @@
 // the HTTP library's types.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +22,8 @@ struct HttpRequest {
   std::string objective;    // x-gateway-inference-objective: the request's importance
   std::string fairness_id;  // x-gateway-inference-fairness-id: the tenant
   std::string request_id;   // x-request-id of the client, or made up
+  std::string traceparent;  // of a distributed trace (W3C Trace Context); empty unless well formed
+  std::optional<std::size_t> client;  // the API key it came with, once the router has looked
 };
 
 struct HttpResponse {
@@ -28,6 +32,9 @@ struct HttpResponse {
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;  // besides the ones every answer has
 };
+
+// W3C Trace Context: "00-<32 hex>-<16 hex>-<2 hex>", ids not all zero.
+[[nodiscard]] bool good_traceparent(std::string_view text);
 
 [[nodiscard]] std::string_view http_reason(int status);
 

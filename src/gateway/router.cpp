@@ -33,17 +33,8 @@ bool is_local(std::string_view origin) {
 
 }  // namespace
 
-bool equal_in_constant_time(std::string_view a, std::string_view b) {
-  std::uint32_t difference = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const char other = b.empty() ? '\0' : b[i % b.size()];
-    difference |= static_cast<std::uint32_t>(static_cast<unsigned char>(a[i] ^ other));
-  }
-  return difference == 0;
-}
-
-bool Router::authorized(const HttpRequest& request) const {
-  if (options_.api_keys.empty()) return true;
+bool Router::authorized(HttpRequest& request) const {
+  if (options_.keys.empty()) return true;
   constexpr std::string_view kBearer = "bearer ";
   std::string_view given = request.api_key;
   std::string_view header = request.authorization;
@@ -53,9 +44,8 @@ bool Router::authorized(const HttpRequest& request) const {
     given = header.substr(kBearer.size());
     while (given.starts_with(' ')) given.remove_prefix(1);
   }
-  bool found = false;
-  for (const std::string& key : options_.api_keys) found |= equal_in_constant_time(given, key);
-  return found;
+  request.client = options_.keys.find(given);
+  return request.client.has_value();
 }
 
 bool Router::origin_allowed(std::string_view origin) const {
@@ -75,7 +65,7 @@ void Router::add_cors(Exchange& exchange) const {
 }
 
 Task<void> Router::handle(Exchange& exchange) const {
-  const HttpRequest& request = exchange.request();
+  HttpRequest& request = exchange.request();
   add_cors(exchange);
   const bool head = request.method == "HEAD";
   const Route* route = nullptr;

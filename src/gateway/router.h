@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gateway/api_keys.h"
 #include "gateway/exchange.h"
 
 namespace sluice {
@@ -22,7 +23,7 @@ struct Route {
 };
 
 struct RouterOptions {
-  std::vector<std::string> api_keys;      // empty: every route is open
+  const ApiKeys& keys;                    // empty: every route is open
   std::vector<std::string> cors_origins;  // as in GatewayOptions
 };
 
@@ -33,15 +34,13 @@ class Router final {
   [[nodiscard]] Task<void> handle(Exchange& exchange) const;
 
  private:
-  [[nodiscard]] bool authorized(const HttpRequest& request) const;
+  // Notes whose key it is.
+  [[nodiscard]] bool authorized(HttpRequest& request) const;
   [[nodiscard]] bool origin_allowed(std::string_view origin) const;
   void add_cors(Exchange& exchange) const;
 
   const RouterOptions options_;
   std::vector<Route> routes_;
 };
-
-// Takes the same time whichever bytes differ; only the lengths may show.
-[[nodiscard]] bool equal_in_constant_time(std::string_view a, std::string_view b);
 
 }  // namespace sluice
