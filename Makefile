@@ -47,6 +47,7 @@ help:
 ##   make bench-admission  memory policies side by side, without compute (bench/admission)
 ##   make bench-handoff    moving KV between processes, beside memcpy and a plain socket
 ##   make bench-peers      side by side with llama-server, built from the same pinned source
+##   make bench-gateway    what HTTP costs: the gateway beside routers and llama-server's own
 ##   make bench-soak       a cluster under load while its parts are killed, frozen, cut off, for 15 minutes
 ##   make bench-memory-pressure   memory policies side by side on the real server, short of memory
 ##   make format           format the C++ sources in place
@@ -120,6 +121,9 @@ bench-admission: | configure
 bench-handoff: | configure
 	@cmake --build $(BUILD) --target handoff_bench
 	@$(BUILD)/bench/handoff/handoff_bench $(ARGS)
+bench-gateway: $(DEFAULT_MODEL) | configure
+	@cmake --build $(BUILD) --target gateway_bench
+	@$(PYTHON) bench/gateway --binary $(BUILD)/bench/gateway/gateway_bench $(ARGS)
 bench-soak: build $(DEFAULT_MODEL) $(TEST_PYTHON)
 	@build/venv/bin/python bench/soak $(ARGS)
 peers: $(DEFAULT_MODEL) | setup
