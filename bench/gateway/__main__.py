@@ -3,12 +3,12 @@
     make bench-gateway
     python3 bench/gateway --rounds 5 --seconds 5
 
-sluice is the whole gateway (HTTP, parsing, tokenizing, detokenizing, streaming, metrics) in one process
-with an instance that computes nothing and makes a token a step for every request. Routers stand before
-two such processes, which do that work for them; what is counted is the router's own CPU time, and for
-latency its answer less that of the same process asked directly. llama-server answers with a model of
-260,000 parameters, if there is one: its computing is in its numbers. One load for all, in turn, A B C D
-and back; requests that fail are counted and add nothing.
+sluice is the whole gateway (HTTP, parsing, tokenizing, detokenizing, streaming, metrics) in one
+process with an instance that computes nothing and makes a token a step for every request. Routers
+stand before two such processes, which do that work for them; what is counted is the router's own
+CPU time, and for latency its answer less that of the same process asked directly. llama-server
+answers with a model of 260,000 parameters, if there is one: its computing is in its numbers. One
+load for all, in turn, A B C D and back; requests that fail are counted and add nothing.
 
 The routers are installed from PyPI into build/bench/gateway/routers.
 """
@@ -38,8 +38,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--rounds", type=int, default=3, help="(default: %(default)s)")
     add("--seconds", type=float, default=4, help="of each measurement (default: %(default)s)")
     add("--streams", type=int, default=32, help="connections (default: %(default)s)")
-    add("--step-us", type=int, default=0, help="of the instance; 0: as fast as its tokens are taken, "
-        "so that several go out in one piece (default: %(default)s)")
+    add("--step-us", type=int, default=0, help="of the instance; 0: as fast as its tokens are "
+        "taken, so that several go out in one piece (default: %(default)s)")
     add("--tokens", type=int, default=64, help="a request (default: %(default)s)")
     add("--without", default="", help="peers to leave out, separated by commas")
     add("--binary", default=str(ROOT / "build/release/bench/gateway/gateway_bench"))
@@ -171,7 +171,6 @@ def main():
     servers = start_all(options)
     shown = [name for name in servers if "worker" not in name]
     rounds: dict[str, list[dict]] = {name: [] for name in shown}
-    # Half of what the slower of router and worker take, so that the worker's share can be subtracted.
     try:
         for number in range(options.rounds):
             for name in shown if number % 2 == 0 else reversed(shown):

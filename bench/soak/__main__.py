@@ -1,12 +1,14 @@
-"""A cluster under load while its parts are killed, frozen, drained and cut off, one after the other.
+"""A cluster under load while its parts are killed, frozen, drained and cut off, one after the
+other.
 
     build/venv/bin/python bench/soak --minutes 15
     build/venv/bin/python bench/soak --faults 8 --seed 3
 
-etcd, two gateways, two prefill and three decode instances, each a process in a network namespace of its
-own. Every request must end in a whole answer that is the one of a single process token for token, or in an
-explicit error; only who asked a gateway that died may see a broken connection. After the load nothing may
-be left anywhere: sequences, granted blocks, reservations, kept KV. Exit code 1 if any of that is not so.
+etcd, two gateways, two prefill and three decode instances, each a process in a network namespace
+of its own. Every request must end in a whole answer that is the one of a single process token for
+token, or in an explicit error; only who asked a gateway that died may see a broken connection.
+After the load nothing may be left anywhere: sequences, granted blocks, reservations, kept KV.
+Exit code 1 if any of that is not so.
 """
 
 import argparse

@@ -1,5 +1,6 @@
-"""A network of its own on one host: a process a node, each in a network namespace behind one bridge,
-whose links can be cut. Nothing of it outlives the processes, and the host's network is not touched.
+"""A network of its own on one host: a process a node, each in a network namespace behind one
+bridge, whose links can be cut. Nothing of it outlives the processes, and the host's network is
+not touched.
 
 Where namespaces are not allowed, nodes are addresses of the loopback and nothing can be cut."""
 
