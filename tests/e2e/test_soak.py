@@ -1,4 +1,4 @@
-"""bench/soak, short: a cluster under load while its parts are killed, frozen, drained and cut off."""
+"""bench/soak, short: a cluster under load while its parts are killed, frozen and cut off."""
 
 import json
 import shutil
