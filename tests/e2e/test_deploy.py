@@ -22,43 +22,68 @@ def flags_of(command: str) -> set[str]:
     return set(re.findall(r"--([a-z][a-z-]+)", run_sluice(command, "--help").stdout))
 
 
-def test_manifests_keep_to_the_schema():
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    kustomization = documents(KUBERNETES / "kustomization.yaml")[0]
-    kinds = []
+def kustomized(folder) -> list[tuple[dict, dict, list[dict]]]:
+    """Of a kustomization and those that it stands on: its file, its folder's settings by name of
+    the config map, and its documents."""
+    kustomization = documents(folder / "kustomization.yaml")[0]
+    maps = {m["name"]: folder / m["files"][0] for m in kustomization.get("configMapGenerator", [])}
+    own, found = [], []
     for name in kustomization["resources"]:
-        for document in documents(KUBERNETES / name):
+        path = (folder / name).resolve()
+        if path.is_dir():
+            found += kustomized(path)
+        else:
+            own += documents(path)
+    return [*found, (kustomization, maps, own)]
+
+
+@pytest.mark.parametrize("folder", [KUBERNETES, KUBERNETES / "apart"])
+def test_manifests_keep_to_the_schema(folder):
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    kinds = set()
+    for _, _, own in kustomized(folder):
+        for document in own:
             kubernetes_validate.validate(document, VERSION, strict=True)
-            kinds.append(document["kind"])
-    assert sorted(set(kinds)) == ["Deployment", "Namespace", "PodDisruptionBudget", "Service",
-                                  "StatefulSet"]
+            kinds.add(document["kind"])
+    assert kinds == {"Deployment", "Namespace", "PodDisruptionBudget", "Service", "StatefulSet"}
 
 
-def test_manifests_fit_together():
-    kustomization = documents(KUBERNETES / "kustomization.yaml")[0]
-    maps = {m["name"]: m["files"] for m in kustomization["configMapGenerator"]}
-    secrets = {s["name"] for s in kustomization["secretGenerator"]}
-    for files in maps.values():
-        assert all((KUBERNETES / f).exists() for f in files)
-    workloads = [d for name in ("gateway.yaml", "instance.yaml") for d in
-                 documents(KUBERNETES / name) if d["kind"] in ("Deployment", "StatefulSet")]
-    for workload in workloads:
+@pytest.mark.parametrize("folder", [KUBERNETES, KUBERNETES / "apart"])
+def test_manifests_fit_together(folder):
+    parts = kustomized(folder)
+    secrets = {s["name"] for k, _, _ in parts for s in k.get("secretGenerator", [])}
+    services = {d["metadata"]["name"]: d for _, _, own in parts for d in own
+                if d["kind"] == "Service"}
+    workloads = [(d, maps) for _, maps, own in parts for d in own
+                 if d["kind"] in ("Deployment", "StatefulSet")]
+    assert len(workloads) == (2 if folder == KUBERNETES else 3)
+    for workload, maps in workloads:
         pod = workload["spec"]["template"]["spec"]
-        settings_file = None
         for volume in pod["volumes"]:
             if "configMap" in volume:
-                settings_file = maps[volume["configMap"]["name"]][0]
+                settings_file = maps[volume["configMap"]["name"]]
             if "secret" in volume:
                 assert volume["secret"]["secretName"] in secrets
         arguments = pod["containers"][0]["args"]
-        assert arguments[2].endswith(settings_file)
-        settings = documents(KUBERNETES / settings_file)[0]
-        assert set(settings) <= flags_of(arguments[0]), arguments[0]
+        settings = documents(settings_file)[0]
+        assert arguments[2].endswith(settings_file.name)
+        used = set(settings) | {a[2:] for a in arguments if a.startswith("--")}
+        assert used <= flags_of(arguments[0]), arguments[0]
         assert settings["drain-seconds"] < pod["terminationGracePeriodSeconds"]
-    services = {d["metadata"]["name"] for name in ("gateway.yaml", "instance.yaml") for d in
-                documents(KUBERNETES / name) if d["kind"] == "Service"}
-    join = documents(KUBERNETES / "instance-settings.yaml")[0]["join"]
-    assert join.split(":")[0] in services
+        ports = {p["containerPort"] for p in pod["containers"][0]["ports"]}
+        assert int(settings["listen"].split(":")[1]) in ports
+        if "join" in settings:
+            name, port = settings["join"].split(":")
+            assert services[name]["spec"]["ports"][0]["port"] == int(port)
+
+
+def test_roles_apart_are_roles_that_there_are():
+    roles = set()
+    for kustomization, _, _ in kustomized(KUBERNETES / "apart"):
+        for patch in kustomization.get("patches", []):
+            roles |= {p["value"] for p in yaml.safe_load(patch["patch"]) if p["value"] != "--role"}
+    assert roles == {"prefill", "decode"}
+    assert all(r in run_sluice("instance", "--help").stdout for r in roles)
 
 
 def test_systemd_units_call_what_there_is():
