@@ -5,6 +5,8 @@
 
 #include <stdexcept>
 
+#include "gateway/api_keys.h"
+
 namespace sluice {
 
 namespace {
@@ -43,6 +45,9 @@ std::vector<ApiKey> read_api_keys(const std::string& file) {
     for (const auto& node : root) {
       if (!node.IsMap()) throw std::runtime_error("each key must be \"name: value\" lines");
       keys.push_back(key_of(node));
+    }
+    if (const Status good = check_api_keys(keys); !good) {
+      throw std::runtime_error(good.error().message);
     }
     return keys;
   } catch (const YAML::BadFile&) {

@@ -8,8 +8,6 @@
 #include <iterator>
 #include <stdexcept>
 
-#include "api_key_file.h"
-
 namespace sluice {
 
 GatewayOptions gateway_options(const ServeOptions& options, const ModelInfo& model,
@@ -21,7 +19,7 @@ GatewayOptions gateway_options(const ServeOptions& options, const ModelInfo& mod
   gateway.model_id = options.model_name.empty() ? model.id : options.model_name;
   gateway.accept_any_model = options.accept_any_model;
   gateway.context_tokens = context;
-  if (!options.api_key_file.empty()) gateway.api_keys = read_api_keys(options.api_key_file);
+  gateway.api_keys = options.limited_keys;
   for (const std::string& key : options.api_keys) gateway.api_keys.push_back({.key = key});
   gateway.cors_origins = options.cors_origins;
   gateway.objectives = options.objectives;
@@ -35,7 +33,7 @@ void print_welcome(const ServeOptions& options, const std::string& model, std::u
                            : options.host.find(':') != std::string::npos ? "[" + options.host + "]"
                                                                          : options.host;
   const std::string url = fmt::format("http://{}:{}", host, port);
-  const bool open = options.api_keys.empty() && options.api_key_file.empty();
+  const bool open = options.api_keys.empty() && options.limited_keys.empty();
   const std::string key = open ? "" : " -H \"Authorization: Bearer $KEY\"";
   fmt::print(
       "\n  {} is served at  {}/v1\n"

@@ -14,6 +14,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "api_key_file.h"
 #include "memory/memory_policy.h"
 #include "scheduling/placement.h"
 
@@ -184,8 +185,9 @@ void add_front(CLI::App& app, ServeOptions& o) {
   app.add_option("--api-key", o.api_keys, "key that clients must send; may be repeated")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
-  app.add_option("--api-keys", o.api_key_file,
-                 "a YAML file with keys and what each may use a minute (docs/configuration.md)")
+  app.add_option_function<std::string>(
+         "--api-keys", [&o](const std::string& file) { o.limited_keys = read_api_keys(file); },
+         "a YAML file with keys and what each may use a minute (docs/configuration.md)")
       ->type_name("FILE");
   app.add_option("--cors-origin", o.cors_origins,
                  "browser origin that may call; may be repeated; * is everyone")

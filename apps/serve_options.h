@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/kv_layout.h"
+#include "gateway/gateway.h"
 #include "model/paced_runner.h"
 
 namespace sluice {
@@ -21,7 +22,7 @@ struct ServeOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8080;
   std::vector<std::string> api_keys;
-  std::string api_key_file;
+  std::vector<ApiKey> limited_keys;  // of the file of --api-keys
   std::vector<std::string> cors_origins{"localhost"};
   std::map<std::string, std::int32_t> objectives;  // priorities by name
   std::int32_t instances = 1;  // prefill and decode together, where these are given
