@@ -60,11 +60,10 @@ HostMemory make_host_memory(const KvView& device, const Sizing& sizing) {
 
 LocalInstance make_engine(const ServeOptions& options, const Sizing& sizing, const Model& model,
                           const KvArena& arena) {
-  auto runner = or_throw(
-      model.make_runner({.num_threads = sizing.threads,
-                         .max_step_tokens = sizing.max_batch_tokens,
-                         .max_step_outputs = sizing.max_running + BatchOptions{}.max_scored_tokens,
-                         .max_context = sizing.context}));
+  auto runner = or_throw(model.make_runner({.num_threads = sizing.threads,
+                                            .max_step_tokens = sizing.max_batch_tokens,
+                                            .max_step_outputs = step_outputs(sizing),
+                                            .max_context = sizing.context}));
   if (options.pace) runner = make_paced_runner(std::move(runner), *options.pace);
   runner->bind(arena.view());
   EngineOptions engine = engine_options(sizing, options.prefix_cache);

@@ -231,12 +231,21 @@ void add_step_sizes(CLI::App& app, ServeOptions& o) {
   app.add_flag("--repack,!--no-repack", o.repack, "use faster weight layouts where there are (on)");
 }
 
+void add_speculative(CLI::App& app, std::string& speculative) {
+  app.add_option("--speculative", speculative,
+                 "ngram guesses tokens from the sequence's own text, where that is faster; answers "
+                 "stay the same")
+      ->check(CLI::IsMember({"off", "ngram"}))
+      ->capture_default_str();
+}
+
 // The engines of the process.
 void add_engine(CLI::App& app, ServeOptions& o) {
   add_step_sizes(app, o);
   add_memory(app, o);
   app.add_flag("--prefix-cache,!--no-prefix-cache", o.prefix_cache,
                "keep and share the KV of equal prefixes (on)");
+  add_speculative(app, o.speculative);
   app.add_option_function<std::string>(
       "--benchmark-step", [&o](const std::string& text) { o.pace = read_pace(text); },
       "for load tests: a step takes at least so many microseconds: "
@@ -347,6 +356,7 @@ void add_run(CLI::App& app, RunOptions& o) {
   app.add_option("--seed", o.seed, "of the sampler; 0 takes a new one")->capture_default_str();
   add_size(app, "--kv-memory", o.kv_memory, "KV cache (default: what one context needs)");
   add_kv_type(app, o.kv_type);
+  add_speculative(app, o.speculative);
   add_log_level(app, o.log_level);
 }
 

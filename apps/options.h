@@ -30,6 +30,7 @@ struct RunOptions {
   std::uint64_t seed = 0;  // 0: a new one each time
   std::size_t kv_memory = 0;
   KvType kv_type = KvType::kF16;
+  std::string speculative = "off";
   std::string log_level = "warning";
 };
 

@@ -99,6 +99,7 @@ int run(const RunOptions& options) {
   wanted.threads = options.threads;
   wanted.max_running = 1;
   wanted.kv_type = options.kv_type;
+  wanted.speculative = options.speculative;
   const auto tokens = static_cast<std::int32_t>(request->prompt.size()) + options.max_tokens;
   wanted.kv_memory = options.kv_memory > 0
                          ? options.kv_memory
@@ -111,11 +112,10 @@ int run(const RunOptions& options) {
   request->sampling.seed = options.seed != 0 ? options.seed : std::random_device{}();
 
   auto arena = or_throw(KvArena::create(sizing.layout, sizing.num_blocks));
-  auto runner = or_throw(
-      model->make_runner({.num_threads = sizing.threads,
-                          .max_step_tokens = sizing.max_batch_tokens,
-                          .max_step_outputs = sizing.max_running + BatchOptions{}.max_scored_tokens,
-                          .max_context = sizing.context}));
+  auto runner = or_throw(model->make_runner({.num_threads = sizing.threads,
+                                             .max_step_tokens = sizing.max_batch_tokens,
+                                             .max_step_outputs = step_outputs(sizing),
+                                             .max_context = sizing.context}));
   runner->bind(arena.view());
   const SteadyClock clock;
   TerminalSink sink(model->tokenizer(), parser.get(), prompt.keep_special);

@@ -45,6 +45,7 @@ struct ServeOptions {
   std::string decode_policy = "least-peak";
   std::string forecast_state;  // a file, or none
   bool prefix_cache = true;
+  std::string speculative = "off";  // or ngram
   bool repack = true;
   bool accept_any_model = false;
   bool benchmark = false;        // requests may carry their true output length

@@ -112,14 +112,22 @@ Result<Sizing> size_instance(const ServeOptions& options, const ModelInfo& model
   const std::int32_t threads = options.threads > 0 ? options.threads : machine.cores;
   s.threads = std::max(1, threads / options.instances);
   s.max_running = options.max_running;
+  s.draft_tokens = options.speculative == "ngram" ? 8 : 0;
   s.max_batch_tokens = std::max(options.max_batch_tokens, options.max_running);
   return s;
+}
+
+std::int32_t step_outputs(const Sizing& sizing) {
+  const BatchOptions batch;
+  const std::int32_t drafts = sizing.draft_tokens > 0 ? batch.max_draft_tokens : 0;
+  return sizing.max_running + batch.max_scored_tokens + drafts;
 }
 
 EngineOptions engine_options(const Sizing& sizing, bool prefix_cache) {
   EngineOptions engine;
   engine.max_running = sizing.max_running;
   engine.max_context = sizing.context;
+  engine.draft_tokens = sizing.draft_tokens;
   engine.batch.max_step_tokens = sizing.max_batch_tokens;
   engine.kv.num_blocks = sizing.num_blocks;
   engine.kv.prefix_cache = prefix_cache;

@@ -28,11 +28,15 @@ struct Sizing {
   std::int32_t context = 0;  // tokens
   std::int32_t max_batch_tokens = 0;
   std::int32_t max_running = 0;
+  std::int32_t draft_tokens = 0;  // of a sequence in a step
 };
 
 // kInvalidArgument: the numbers asked for do not fit together; says which.
 [[nodiscard]] Result<Sizing> size_instance(const ServeOptions& options, const ModelInfo& model,
                                            const Machine& machine);
+
+// Most rows of logits that a step of such an instance can want.
+[[nodiscard]] std::int32_t step_outputs(const Sizing& sizing);
 
 // What the engine of such an instance is given.
 [[nodiscard]] EngineOptions engine_options(const Sizing& sizing, bool prefix_cache);

@@ -23,6 +23,7 @@ class Job:
     prompt: list[int]
     output_tokens: int
     max_tokens: int = 0
+    extra: dict = field(default_factory=dict)  # more fields of the request
 
 
 @dataclass
@@ -127,6 +128,7 @@ def _encode(job: Job, model: str, host: str, port: int) -> bytes:
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **job.extra,
     }, separators=(",", ":")).encode()
     head = (f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"

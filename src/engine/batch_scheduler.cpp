@@ -6,7 +6,8 @@ namespace sluice {
 
 std::int32_t BatchScheduler::prefill_budget(const StepShape& decode, std::int32_t position,
                                             const StepTimeModel& step_time) const {
-  const std::int32_t room = options_.max_step_tokens - decode.decode_sequences;
+  const std::int32_t room =
+      options_.max_step_tokens - decode.decode_sequences - decode.prefill_tokens;
   if (decode.decode_sequences == 0 || room <= options_.min_chunk_tokens) return std::max(room, 0);
   // Step time is linear in prefill tokens, so the target is met by division.
   const StepTimeCoefficients& c = step_time.coefficients();
@@ -18,6 +19,42 @@ std::int32_t BatchScheduler::prefill_budget(const StepShape& decode, std::int32_
       std::min(to_seconds(options_.mixed_step_target), options_.mixed_step_ratio * alone) - alone;
   const double fits = std::min(spare / per_token, static_cast<double>(room));
   return std::max(options_.min_chunk_tokens, static_cast<std::int32_t>(fits));
+}
+
+// The guess that brings the most tokens first, until the next brings too few for its cost.
+void BatchScheduler::add_drafts(std::span<const BatchCandidate> candidates,
+                                const StepTimeModel& step_time, BatchPlan& plan) const {
+  if (std::ranges::all_of(candidates, [](const auto& c) { return c.drafts == 0; })) return;
+  const auto may_have = [&](const BatchRow& row) {
+    const BatchCandidate& c = candidates[row.candidate];
+    return std::min(c.drafts, c.granted_tokens - c.computed - 1);
+  };
+  std::vector<double> chances;  // by row: that its next guess is right, and those before it
+  for (const BatchRow& row : plan.rows) {
+    chances.push_back(may_have(row) > 0 ? candidates[row.candidate].acceptance : 0);
+  }
+  const StepTimeCoefficients& c = step_time.coefficients();
+  double tokens = plan.shape.decode_sequences;
+  double seconds = to_seconds(step_time.predict(plan.shape));
+  std::int32_t budget =
+      std::min(options_.max_draft_tokens, options_.max_step_tokens - plan.shape.decode_sequences);
+  for (; budget > 0; --budget) {
+    const auto best = std::ranges::max_element(chances);
+    if (best == chances.end() || *best <= 0) return;
+    BatchRow& row = plan.rows[static_cast<std::size_t>(best - chances.begin())];
+    const BatchCandidate& candidate = candidates[row.candidate];
+    const std::int64_t context = std::int64_t{candidate.computed} + row.drafts + 2;
+    const double cost = c.per_prefill_token + c.per_prefill_context * static_cast<double>(context);
+    if (*best < 1 && *best * seconds <= tokens * cost) return;
+    tokens += *best;
+    seconds += cost;
+    row.drafts += 1;
+    plan.draft_tokens += 1;
+    plan.shape.prefill_tokens += 1;
+    plan.shape.context_tokens += context;
+    plan.shape.prefill_context += context;
+    *best = row.drafts < may_have(row) ? *best * candidate.acceptance : 0;
+  }
 }
 
 BatchPlan BatchScheduler::plan(std::span<const BatchCandidate> candidates,
@@ -32,6 +69,8 @@ BatchPlan BatchScheduler::plan(std::span<const BatchCandidate> candidates,
     plan.shape.decode_sequences += 1;
     plan.shape.context_tokens += c.computed + 1;
   }
+
+  add_drafts(candidates, step_time, plan);
 
   const auto first = std::find_if(candidates.begin(), candidates.end(),
                                   [](const BatchCandidate& c) { return !c.decoding; });

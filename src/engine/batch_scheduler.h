@@ -6,6 +6,11 @@
 // somebody sends a long prompt (chunked prefill, as in Sarathi-Serve): a step takes
 // at most `mixed_step_ratio` times what its decode rows take alone, and at most
 // `mixed_step_target`; the least chunk is computed whatever that takes.
+//
+// Guesses after a decode row (speculation) are computed where they are expected to bring
+// more tokens a second than the step's decode rows have without them: the i-th guess of
+// a sequence brings acceptance^i tokens, and costs what the step-time model says of a
+// prefill token there.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +28,8 @@ struct BatchOptions {
   std::int32_t min_chunk_tokens = 32;  // of a prefill chunk beside decode rows
   // Prompt tokens whose logits a step computes: each costs a row of the vocabulary.
   std::int32_t max_scored_tokens = 32;
+  // Guesses that a step computes; each costs a row of the vocabulary as well.
+  std::int32_t max_draft_tokens = 64;
   Duration mixed_step_target = std::chrono::milliseconds(150);
   double mixed_step_ratio = 2;
 };
@@ -34,18 +41,22 @@ struct BatchCandidate {
   std::int32_t left_to_compute = 0;  // >= 1
   std::int32_t granted_tokens = 0;   // KV may be written for [0, granted_tokens)
   bool decoding = false;
-  bool scored = false;  // the logits of its prompt's tokens are wanted
+  bool scored = false;      // the logits of its prompt's tokens are wanted
+  std::int32_t drafts = 0;  // guesses of what comes after the tokens to compute
+  double acceptance = 0;    // that one of these is right if those before it are; 1: for certain
 };
 
 struct BatchRow {
   std::size_t candidate = 0;    // index into the candidates
   std::int32_t num_tokens = 0;  // >= 1
   bool samples = false;         // reaches the last known token
+  std::int32_t drafts = 0;      // guesses computed after them
 };
 
 struct BatchPlan {
   std::vector<BatchRow> rows;  // decode rows first
-  StepShape shape;             // for the step-time model
+  StepShape shape;             // for the step-time model; a guess is as good as a prefill token
+  std::int32_t draft_tokens = 0;
   [[nodiscard]] bool empty() const { return rows.empty(); }
 };
 
@@ -59,6 +70,8 @@ class BatchScheduler final {
                                const StepTimeModel& step_time) const;
 
  private:
+  void add_drafts(std::span<const BatchCandidate> candidates, const StepTimeModel& step_time,
+                  BatchPlan& plan) const;
   // Prefill tokens that this step may hold beside its decode rows, of a sequence
   // that has come to `position`.
   [[nodiscard]] std::int32_t prefill_budget(const StepShape& decode, std::int32_t position,

@@ -163,5 +163,55 @@ TEST(BatchScheduler, BoundsTheTokensThatAStepScores) {
   EXPECT_EQ(plan.rows[2].num_tokens, 30);
 }
 
+// 10 ms a step, 1 ms a guess: with one row that is 100 tokens a second without any.
+TEST(BatchScheduler, GuessesWhereTheyBringMoreTokensASecond) {
+  const auto guessing = [](std::int32_t drafts, double acceptance, std::int32_t granted = 100) {
+    return BatchCandidate{.computed = 50,
+                          .left_to_compute = 1,
+                          .granted_tokens = 50 + granted,
+                          .decoding = true,
+                          .drafts = drafts,
+                          .acceptance = acceptance};
+  };
+  struct Case {
+    const char* name;
+    std::vector<BatchCandidate> candidates;
+    std::vector<std::int32_t> drafts;
+  };
+  for (const Case& c : {
+           Case{"none to be had", {guessing(0, 1)}, {0}},
+           Case{"all that are certain", {guessing(8, 1)}, {8}},
+           Case{"not beyond the grant", {guessing(8, 1, 4)}, {3}},
+           Case{"no room beside the row", {guessing(8, 1, 1)}, {0}},
+           // 0.9 > 1/10, 0.81 > 1.9/11, ..., 0.349 > 6.51/19; but 0.314 < 6.86/20
+           Case{"likely ones, until they are not", {guessing(20, 0.9)}, {10}},
+           Case{"half of them right", {guessing(8, 0.5)}, {2}},
+           Case{"right too seldom", {guessing(8, 0.09)}, {0}},
+           Case{"what is tried in any case", {guessing(1, 1), guessing(8, 0.01)}, {1, 0}},
+           Case{"among several the likeliest", {guessing(8, 0.2), guessing(3, 0.9)}, {0, 3}},
+           // The budget of 20 for all.
+           Case{"no more than a step may have",
+                {guessing(8, 1), guessing(8, 1), guessing(8, 1)},
+                {8, 8, 4}},
+           // 100 rows bring 10,000 tokens a second: a guess that is half right does not pay.
+           Case{"a step that is busy", std::vector<BatchCandidate>(100, guessing(8, 0.5)),
+                std::vector<std::int32_t>(100, 0)},
+       }) {
+    SCOPED_TRACE(c.name);
+    BatchOptions o = options();
+    o.max_draft_tokens = 20;
+    const BatchPlan plan = BatchScheduler(o).plan(c.candidates, one_ms_a_token());
+    std::vector<std::int32_t> drafts;
+    std::int32_t sum = 0;
+    for (const BatchRow& row : plan.rows) {
+      drafts.push_back(row.drafts);
+      sum += row.drafts;
+    }
+    EXPECT_EQ(drafts, c.drafts);
+    EXPECT_EQ(plan.draft_tokens, sum);
+    EXPECT_EQ(plan.shape.prefill_tokens, sum);
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -6,6 +6,18 @@
 #include "base/check.h"
 
 namespace sluice {
+namespace {
+
+// Scores of prompt tokens computed + 1, computed + 2, ...; a restart brings known ones again.
+void add_scores(Sequence& sequence, std::vector<ScoredToken>& scores) {
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    if (sequence.computed + static_cast<std::int32_t>(i) != sequence.scored) continue;
+    sequence.scores.push_back(std::move(scores[i]));
+    sequence.scored += 1;
+  }
+}
+
+}  // namespace
 
 Engine::Engine(const EngineOptions& options, ModelRunner& runner, const SamplerFactory& samplers,
                const Clock& clock, TokenSink& sink, const EnginePorts& ports)
@@ -325,7 +337,8 @@ void Engine::compute(const BatchPlan& plan) {
          .blocks = kv_.table(s.id),
          .sampler = row.samples ? s.sampler.get() : nullptr,
          .targets = s.targets(row.num_tokens),
-         .num_top = s.request->sampling.prompt_logprobs});
+         .num_top = s.request->sampling.prompt_logprobs,
+         .drafts = s.drafter.drafts().first(static_cast<std::size_t>(row.drafts))});
   }
   Result<StepOutput> output = runner_.run(input);
   kv_.use_step();
@@ -337,7 +350,7 @@ void Engine::compute(const BatchPlan& plan) {
   step_time_.observe(plan.shape, output->duration);
   stats_.steps += 1;
   stats_.busy_seconds += to_seconds(output->duration);
-  stats_.computed_prefill_tokens += plan.shape.prefill_tokens;
+  stats_.computed_prefill_tokens += plan.shape.prefill_tokens - plan.draft_tokens;
   stats_.step_tokens.observe(plan.shape.prefill_tokens + plan.shape.decode_sequences);
   stats_.step_seconds.observe(to_seconds(output->duration));
   apply(plan, *output);
@@ -346,25 +359,34 @@ void Engine::compute(const BatchPlan& plan) {
 void Engine::apply(const BatchPlan& plan, StepOutput& output) {
   CHECK_EQ(output.sampled.size(), plan.rows.size());
   CHECK(output.scored.empty() || output.scored.size() == plan.rows.size());
-  for (std::size_t i = 0; i < plan.rows.size(); ++i) {
-    const BatchRow& row = plan.rows[i];
-    Sequence& s = *running_[row.candidate];
-    if (!output.scored.empty()) add_scores(s, output.scored[i]);
-    s.computed += row.num_tokens;
-    kv_.written(s.id, std::span(s.tokens).first(static_cast<std::size_t>(s.computed)));
-    report_progress(s);
-    if (row.samples) apply_token(s, output.sampled[i]);
-  }
+  CHECK(output.after_drafts.empty() || output.after_drafts.size() == plan.rows.size());
+  for (std::size_t i = 0; i < plan.rows.size(); ++i) apply_row(plan.rows[i], i, output);
   remove_finished();
 }
 
-// Scores of prompt tokens computed + 1, computed + 2, ...; a restart brings known ones again.
-void Engine::add_scores(Sequence& sequence, std::vector<ScoredToken>& scores) {
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    if (sequence.computed + static_cast<std::int32_t>(i) != sequence.scored) continue;
-    sequence.scores.push_back(std::move(scores[i]));
-    sequence.scored += 1;
+void Engine::apply_row(const BatchRow& row, std::size_t index, StepOutput& output) {
+  Sequence& s = *running_[row.candidate];
+  if (!output.scored.empty()) add_scores(s, output.scored[index]);
+  const auto computed = [&](std::int32_t tokens) {
+    s.computed += tokens;
+    kv_.written(s.id, std::span(s.tokens).first(static_cast<std::size_t>(s.computed)));
+  };
+  computed(row.num_tokens);
+  report_progress(s);
+  if (row.samples) apply_token(s, output.sampled[index]);
+  if (row.drafts == 0) return;
+  const auto right = static_cast<std::int32_t>(output.after_drafts[index].size());
+  stats_.speculation.drafts += 1;
+  stats_.speculation.draft_tokens += row.drafts;
+  stats_.speculation.accepted_tokens += right;
+  for (Result<SampledToken>& drawn : output.after_drafts[index]) {
+    computed(1);  // the guess was what was drawn; what comes after a wrong one is not looked at
+    apply_token(s, drawn);
   }
+  s.drafter.observe(row.drafts, right, draft_rates_);
+  if (s.sampler == nullptr) return;  // it has ended
+  const std::int32_t room = kv_.granted_tokens(s.id) - s.computed;
+  if (room < s.left_to_generate()) kv_.limit_steps(room);
 }
 
 // A restart computes again what was told of already: then there is no news.
@@ -461,16 +483,19 @@ std::int32_t Engine::decode_cap(const Sequence& sequence) const {
   return options_.hands_over ? std::min(left, options_.kv.window.max_steps) : left;
 }
 
-std::vector<BatchCandidate> Engine::candidates() const {
+std::vector<BatchCandidate> Engine::candidates() {
   std::vector<BatchCandidate> candidates;
   candidates.reserve(running_.size());
   for (const auto& s : running_) {
+    s->guess(options_.draft_tokens, draft_rates_);
     candidates.push_back({.id = s->id,
                           .computed = s->computed,
                           .left_to_compute = s->left_to_compute(),
                           .granted_tokens = s->here() ? kv_.granted_tokens(s->id) : s->computed,
                           .decoding = s->decoding() || !s->here(),
-                          .scored = s->wants_scores()});
+                          .scored = s->wants_scores(),
+                          .drafts = static_cast<std::int32_t>(s->drafter.drafts().size()),
+                          .acceptance = s->drafter.acceptance()});
   }
   return candidates;
 }

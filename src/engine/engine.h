@@ -105,7 +105,7 @@ class Engine final {
   [[nodiscard]] RemedyCosts remedy_costs(const Sequence& sequence);
   void compute(const BatchPlan& plan);
   void apply(const BatchPlan& plan, StepOutput& output);
-  static void add_scores(Sequence& sequence, std::vector<ScoredToken>& scores);
+  void apply_row(const BatchRow& row, std::size_t index, StepOutput& output);
   void report_progress(Sequence& sequence);
   void apply_token(Sequence& sequence, Result<SampledToken>& sampled);
   void finish(Sequence& sequence, TokenEvent&& event);
@@ -118,7 +118,7 @@ class Engine final {
   [[nodiscard]] TokenEvent event_for(Sequence& sequence) const;
   [[nodiscard]] std::span<const RunningSequence> running_views();
   [[nodiscard]] std::int32_t decode_cap(const Sequence& sequence) const;
-  [[nodiscard]] std::vector<BatchCandidate> candidates() const;
+  [[nodiscard]] std::vector<BatchCandidate> candidates();
 
   // Constant after construction.
   const EngineOptions options_;
@@ -132,7 +132,7 @@ class Engine final {
   HostStore host_;
   StepTimeModel step_time_;
   LengthForecast forecast_;
-
+  DraftRates draft_rates_;                          // of guesses, over all sequences
   std::vector<std::unique_ptr<Sequence>> running_;  // in the order of admission
   WaitingQueue waiting_;
   std::vector<std::unique_ptr<Sequence>> yielded_;  // rest, but had to give up their blocks

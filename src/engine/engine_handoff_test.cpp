@@ -26,7 +26,8 @@ struct Events final : TokenSink {
 // Two engines side by side in one arena.
 struct Pair {
   static constexpr std::int32_t kBlocks = 20;
-  FakeModelOptions model{.num_blocks = kBlocks, .block_tokens = 4};
+  FakeModelOptions model;
+  std::int32_t draft_tokens;
   ManualClock clock;
   Events out;
   FakeSamplerFactory samplers{model};
@@ -36,15 +37,18 @@ struct Pair {
   Engine a{options(0), runner_a, samplers, clock, out};
   Engine b{options(kBlocks), runner_b, samplers, clock, out};
 
-  Pair() {
+  explicit Pair(std::int32_t vocabulary = 1000, std::int32_t drafts = 0)
+      : model{.num_blocks = kBlocks, .block_tokens = 4, .vocabulary = vocabulary},
+        draft_tokens(drafts) {
     const KvView view{reinterpret_cast<std::byte*>(memory.data()),
                       FakeModelRunner::fake_kv_layout(4), 2 * kBlocks};
     runner_a.bind(view);
     runner_b.bind(view);
   }
-  static EngineOptions options(std::int32_t first) {
+  [[nodiscard]] EngineOptions options(std::int32_t first) const {
     EngineOptions o;
     o.max_running = 3;
+    o.draft_tokens = draft_tokens;
     o.kv.num_blocks = kBlocks;
     o.kv.first_block = first;
     o.kv.window.block_tokens = 4;
@@ -105,6 +109,23 @@ TEST(EngineHandoff, ASequenceGoesOnWhereverItIsCut) {
     w.finish(w.b);
     EXPECT_EQ(w.out.tokens[RequestId{1}], w.expected(1, 9, 14));
     EXPECT_EQ(w.out.finish[RequestId{1}], FinishReason::kLength);
+  }
+}
+
+// Neither what was guessed nor how often guesses were right goes along.
+TEST(EngineHandoff, ASequenceWithGuessesGoesOnWhereverItIsCut) {
+  for (const std::int32_t vocabulary : {1, 2}) {
+    for (int steps = 1; steps <= 14; ++steps) {
+      Pair w(vocabulary, 4);
+      w.a.submit(w.request(1, 9, 50));
+      for (int i = 0; i < steps && !w.a.idle(); ++i) w.a.step();
+      if (w.a.idle()) break;
+      ASSERT_TRUE(w.hand_over(RequestId{1})) << steps;
+      w.finish(w.a);
+      w.finish(w.b);
+      EXPECT_EQ(w.out.tokens[RequestId{1}], w.expected(1, 9, 50));
+      EXPECT_GT(w.a.stats().speculation.drafts + w.b.stats().speculation.drafts, 0);
+    }
   }
 }
 

@@ -16,6 +16,7 @@ struct EngineOptions {
   std::int32_t max_waiting = 512;   // admitted to the instance, not to memory yet
   std::int32_t max_context = 4096;  // tokens of one sequence, prompt and output
   bool hands_over = false;          // sequences leave once they are prefilled
+  std::int32_t draft_tokens = 0;    // most guesses of a sequence in a step; 0: none are made
   BatchOptions batch;
   KvOptions kv;
   std::string learned_lengths;  // of an earlier life: Engine::learned_lengths(); or empty

@@ -67,6 +67,12 @@ struct HostKvStats {
   double block_copy_seconds = 0;  // measured
 };
 
+struct SpeculationStats {
+  std::int64_t drafts = 0;           // rows of a step that had guesses after them,
+  std::int64_t draft_tokens = 0;     //   these guesses,
+  std::int64_t accepted_tokens = 0;  //   and those that were what was drawn
+};
+
 struct EngineStats {
   KvStats kv;
   HostKvStats host;
@@ -80,6 +86,7 @@ struct EngineStats {
   std::int64_t computed_prefill_tokens = 0;
   std::int64_t generated_tokens = 0;
   std::int64_t preemptions = 0;
+  SpeculationStats speculation;
   std::array<std::int64_t, 5> finished{};  // by FinishReason
   double forecast_error_tokens = 0;
   double step_time_error = 0;

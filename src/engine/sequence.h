@@ -17,6 +17,7 @@
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "engine/drafter.h"
 #include "engine/request.h"
 #include "memory/kv_manager.h"
 #include "model/sampler.h"
@@ -48,6 +49,7 @@ struct Sequence {
   std::size_t tenant = 0;            // of Tenants
   std::vector<BlockId> host_blocks;  // paused: where KV of [0, computed) is
   std::int32_t restarts = 0;         // times that it had to give way
+  Drafter drafter;                   // of what it may generate in this step
   Presence presence = Presence::kHere;
 
   [[nodiscard]] std::int32_t known() const { return static_cast<std::int32_t>(tokens.size()); }
@@ -57,6 +59,12 @@ struct Sequence {
   // One token left means that the step's row is a decode row.
   [[nodiscard]] bool decoding() const { return left_to_compute() == 1 && generated() > 0; }
   [[nodiscard]] std::int32_t left_to_generate() const { return request->max_tokens - generated(); }
+  // Guesses that the next step may compute. The token after the last of them is drawn too.
+  void guess(std::int32_t most, const DraftRates& seen) {
+    drafter.clear();
+    if (most == 0 || !decoding() || !here()) return;
+    (void)drafter.guess(tokens, std::min(most, left_to_generate() - 1), seen);
+  }
   [[nodiscard]] bool here() const { return presence == Presence::kHere; }
 
   // A benchmark's answer, which the oracle alone can read. The end is drawn by a step

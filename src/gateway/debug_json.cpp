@@ -122,6 +122,10 @@ void write_counters(JsonWriter& json, const EngineStats& stats) {
   json.member("computed_prefill_tokens", stats.computed_prefill_tokens);
   json.member("generated_tokens", stats.generated_tokens);
   json.member("preemptions", stats.preemptions);
+  json.key("speculation").begin_object();
+  json.member("drafts", stats.speculation.drafts);
+  json.member("draft_tokens", stats.speculation.draft_tokens);
+  json.member("accepted_tokens", stats.speculation.accepted_tokens).end_object();
   json.member("forecast_error_tokens", stats.forecast_error_tokens);
   json.member("step_time_error", stats.step_time_error);
 }

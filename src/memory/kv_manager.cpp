@@ -45,12 +45,21 @@ class KvManager::Impl {
   const Window& open_window(TimePoint now, std::span<const RunningSequence> running,
                             const StepTimeModel& step_time, const LengthForecast& forecast,
                             bool early, std::int64_t waiting_blocks);
-  void use_step();
+  void use_step() {
+    CHECK_GT(window_.steps_left, 0);
+    --window_.steps_left;
+    ++steps_used_;
+  }
   void written(SequenceId id, std::span<const Token> tokens);
   void arrived(SequenceId id, std::span<const Token> tokens);
   void release(SequenceId id);
   [[nodiscard]] std::int32_t cached_prefix(std::span<const Token> tokens) const;
-  void drop_prefixes();
+  void drop_prefixes() {
+    while (const std::optional<BlockId> block = index_.evict()) {
+      pool_.free(*block);
+      ++prefix_evictions_;
+    }
+  }
   [[nodiscard]] KvStats stats() const;
   void check_invariants() const;
 
@@ -429,25 +438,12 @@ void KvManager::Impl::commit(const WindowPlan& plan) {
   }
 }
 
-void KvManager::Impl::use_step() {
-  CHECK_GT(window_.steps_left, 0);
-  --window_.steps_left;
-  ++steps_used_;
-}
-
 // --- Looking -------------------------------------------------------------------
 
 std::int32_t KvManager::Impl::cached_prefix(std::span<const Token> tokens) const {
   const PrefixMatch found = match(tokens);
   return static_cast<std::int32_t>(found.path.size()) * options_.window.block_tokens +
          found.partial_tokens;
-}
-
-void KvManager::Impl::drop_prefixes() {
-  while (const std::optional<BlockId> block = index_.evict()) {
-    pool_.free(*block);
-    ++prefix_evictions_;
-  }
 }
 
 KvStats KvManager::Impl::stats() const {
@@ -533,6 +529,11 @@ bool KvManager::window_over(TimePoint now) const {
 
 void KvManager::use_step() {
   impl_->use_step();
+}
+
+void KvManager::limit_steps(std::int32_t steps) {
+  CHECK_GE(steps, 0);
+  impl_->window_.steps_left = std::min(impl_->window_.steps_left, steps);
 }
 
 const Window& KvManager::open_window(TimePoint now, std::span<const RunningSequence> running,

@@ -71,6 +71,9 @@ class KvManager final {
   // The window's time or steps are used up, or nothing was planned yet.
   [[nodiscard]] bool window_over(TimePoint now) const;
   void use_step();  // one of the window's
+  // A sequence has come further than a token a step: the window ends when it comes to
+  // the end of its grant, in `steps` steps from now, if that is sooner.
+  void limit_steps(std::int32_t steps);
 
   // Derives the next window and grants it in one go; what was granted and not
   // written counts as free for it. The deferred sequences have lost no KV: the

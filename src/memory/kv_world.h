@@ -92,6 +92,12 @@ class KvWorld {
   // order that `rotate` turns. `next` gives the next token of a sequence.
   template <class NextToken>
   void step(std::size_t rotate, NextToken&& next) {
+    step(rotate, next, [](const Sequence&) { return 0; });
+  }
+  // `ahead` says how many guesses a decode row has after it, all of which are written;
+  // `next` may or may not give the same.
+  template <class NextToken, class Ahead>
+  void step(std::size_t rotate, NextToken&& next, Ahead&& ahead) {
     ASSERT_FALSE(manager.window_over(now));
     std::int32_t budget = options_.window.step_token_budget;
     manager.use_step();
@@ -104,10 +110,8 @@ class KvWorld {
         budget -= tokens;
         compute(s, tokens);
         if (s.view.prefill_left > 0) continue;
-        s.view.generated += 1;
-        s.view.decode_cap -= 1;
-        s.view.prefill_left = 1;
-        s.tokens.push_back(next(s));
+        take(s, next(s));
+        if (decode) go_ahead(s, ahead(s), next);
       }
     }
     now += Duration(1'000'000);
@@ -171,6 +175,30 @@ class KvWorld {
   std::int64_t restarts = 0;
 
  private:
+  static void take(Sequence& s, Token token) {
+    s.view.generated += 1;
+    s.view.decode_cap -= 1;
+    s.view.prefill_left = 1;
+    s.tokens.push_back(token);
+  }
+
+  // Speculation: guesses are written after the last token, and what is drawn stays.
+  template <class NextToken>
+  void go_ahead(Sequence& s, std::int32_t guesses, NextToken&& next) {
+    const auto table = manager.table(s.view.id);
+    const std::int32_t granted = manager.granted_tokens(s.view.id);
+    guesses = std::min({guesses, granted - s.view.held_tokens, s.view.decode_cap});
+    const std::int32_t first = s.view.held_tokens;
+    for (std::int32_t i = 0; i < guesses; ++i) memory_[place(table, first + i)] = kGuess;
+    for (std::int32_t i = 0; i < guesses && s.tokens.back() == kGuess; ++i) {
+      compute(s, 1);
+      take(s, next(s));
+    }
+    const std::int32_t room = granted - s.view.held_tokens;
+    if (room < s.view.decode_cap) manager.limit_steps(room);
+  }
+
+  static constexpr Token kGuess = 1;
   using Tables = std::map<SequenceId, std::vector<BlockId>>;
   Tables snapshot() const {
     Tables tables;

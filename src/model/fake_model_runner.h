@@ -119,11 +119,16 @@ class FakeModelRunner final : public ModelRunner {
       output.duration += rows.tokens.size() == 1
                              ? options_.per_decode_row
                              : options_.per_prefill_token * static_cast<int>(rows.tokens.size());
+      output.duration += options_.per_prefill_token * static_cast<int>(rows.drafts.size());
       if (!rows.targets.empty()) {
         output.scored.resize(input.rows.size());
         score(rows, output.scored[output.sampled.size()]);
       }
-      output.sampled.push_back(rows.sampler ? draw(rows) : SampledToken{.token = -1});
+      output.sampled.push_back(rows.sampler ? draw(rows, 0) : SampledToken{.token = -1});
+      if (rows.drafts.empty()) continue;
+      output.after_drafts.resize(input.rows.size());
+      draw_along(rows.drafts, output.sampled.back(), output.after_drafts[output.sampled.size() - 1],
+                 [&](std::size_t drafts) { return draw(rows, drafts); });
     }
     if (clock_) clock_->advance(output.duration);
     steps_ += 1;
@@ -187,8 +192,9 @@ class FakeModelRunner final : public ModelRunner {
   }
 
   void write(const StepRows& rows) {
-    for (std::size_t i = 0; i < rows.tokens.size(); ++i) {
-      at(rows, rows.position + static_cast<std::int32_t>(i)) = rows.tokens[i];
+    std::int32_t position = rows.position;
+    for (const auto& part : {rows.tokens, rows.drafts}) {
+      for (const Token token : part) at(rows, position++) = token;
     }
   }
   void score(const StepRows& rows, std::vector<ScoredToken>& scores) {
@@ -202,8 +208,8 @@ class FakeModelRunner final : public ModelRunner {
                         .top = {}});
     }
   }
-  SampledToken draw(const StepRows& rows) {
-    const auto end = rows.position + static_cast<std::int32_t>(rows.tokens.size());
+  Result<SampledToken> draw(const StepRows& rows, std::size_t drafts) {
+    const auto end = rows.position + static_cast<std::int32_t>(rows.tokens.size() + drafts);
     std::uint64_t hash = kSeed;
     for (std::int32_t p = 0; p < end; ++p) hash = mix(hash, at(rows, p));
     return static_cast<FakeSampler*>(rows.sampler)->draw(hash);

@@ -34,7 +34,7 @@ Duration StepPace::of(const StepInput& input) const {
   Duration took = base;
   std::int64_t context = 0;
   for (const StepRows& rows : input.rows) {
-    const auto tokens = static_cast<std::int64_t>(rows.tokens.size());
+    const auto tokens = static_cast<std::int64_t>(rows.num_rows());
     took += tokens == 1 ? per_decode_row : tokens * per_prefill_token;
     context += tokens * rows.position + tokens * (tokens + 1) / 2;
   }

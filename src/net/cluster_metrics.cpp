@@ -45,6 +45,13 @@ class EngineMetrics {
             stats_.cached_prompt_tokens);
     counter("vllm:generation_tokens_total", "Generated tokens.", stats_.generated_tokens);
     counter("vllm:num_preemptions_total", "Sequences restarted for memory.", stats_.preemptions);
+    const SpeculationStats& guesses = stats_.speculation;
+    counter("sluice_speculative_drafts_total", "Rows of a step with guesses after them.",
+            guesses.drafts);
+    counter("sluice_speculative_draft_tokens_total", "Tokens that were guessed and computed.",
+            guesses.draft_tokens);
+    counter("sluice_speculative_accepted_tokens_total", "Of these, what was then drawn.",
+            guesses.accepted_tokens);
     counter("vllm:prefix_cache_queries_total", "Tokens looked up in the prefix cache.",
             stats_.kv.prefix_queries);
     counter("vllm:prefix_cache_hits_total", "Tokens found in the prefix cache.",

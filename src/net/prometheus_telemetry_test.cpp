@@ -49,6 +49,7 @@ InstanceSnapshot instance_snapshot(std::uint32_t id) {
   i.stats.cached_prompt_tokens = 234;
   i.stats.generated_tokens = 567;
   i.stats.preemptions = 1;
+  i.stats.speculation = {.drafts = 40, .draft_tokens = 160, .accepted_tokens = 90};
   i.stats.kv = {.total_blocks = 200,
                 .granted_blocks = 50,
                 .written_blocks = 44,
@@ -125,6 +126,9 @@ TEST(PrometheusTelemetry, EmitsExactlyTheseLines) {
            R"(vllm:prompt_tokens_cached_total{model_name="tiny",engine="0"} 234)",
            R"(vllm:generation_tokens_total{model_name="tiny",engine="0"} 567)",
            R"(vllm:num_preemptions_total{model_name="tiny",engine="0"} 1)",
+           R"(sluice_speculative_drafts_total{model_name="tiny",engine="0"} 40)",
+           R"(sluice_speculative_draft_tokens_total{model_name="tiny",engine="0"} 160)",
+           R"(sluice_speculative_accepted_tokens_total{model_name="tiny",engine="0"} 90)",
            R"(vllm:prefix_cache_queries_total{model_name="tiny",engine="0"} 900)",
            R"(vllm:prefix_cache_hits_total{model_name="tiny",engine="0"} 300)",
            R"(vllm:request_success_total{model_name="tiny",engine="0",finished_reason="stop"} 1)",

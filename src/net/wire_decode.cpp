@@ -293,6 +293,11 @@ Result<EngineStats> decode(const proto::EngineStats& m, TimePoint now, const Wir
     in.refuse(fmt::format("{} counts of finish reasons; {} were due", m.finished_size(),
                           s.finished.size()));
   }
+  const proto::SpeculationStats& guesses = m.speculation();
+  s.speculation.drafts = in.count("drafts", guesses.drafts(), kMaxCounter);
+  s.speculation.draft_tokens = in.count("draft tokens", guesses.draft_tokens(), kMaxCounter);
+  s.speculation.accepted_tokens =
+      in.count("accepted tokens", guesses.accepted_tokens(), kMaxCounter);
   s.forecast_error_tokens = m.forecast_error_tokens();
   s.step_time_error = m.step_time_error();
   s.busy_seconds = m.busy_seconds();

@@ -223,6 +223,9 @@ void encode(const EngineStats& s, TimePoint now, proto::EngineStats& m) {
   m.set_busy_seconds(s.busy_seconds);
   encode(s.step_tokens, *m.mutable_step_tokens());
   encode(s.step_seconds, *m.mutable_step_seconds());
+  m.mutable_speculation()->set_drafts(s.speculation.drafts);
+  m.mutable_speculation()->set_draft_tokens(s.speculation.draft_tokens);
+  m.mutable_speculation()->set_accepted_tokens(s.speculation.accepted_tokens);
 }
 
 }  // namespace sluice

@@ -145,6 +145,7 @@ struct Values {
     s.computed_prefill_tokens = i64();
     s.generated_tokens = i64();
     s.preemptions = i64();
+    s.speculation = {i64(), i64(), i64()};
     for (auto& count : s.finished) count = i64();
     s.forecast_error_tokens = real();
     s.step_time_error = real();
@@ -265,7 +266,7 @@ TEST(Wire, NoValueHasGrown) {
   EXPECT_EQ(sizeof(Request), 544U);
   EXPECT_EQ(sizeof(TokenEvent), 160U);
   EXPECT_EQ(sizeof(LoadReport), 248U);
-  EXPECT_EQ(sizeof(EngineStats), 920U);
+  EXPECT_EQ(sizeof(EngineStats), 944U);
 }
 
 template <class Message, class Decode>

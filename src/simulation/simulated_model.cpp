@@ -59,6 +59,7 @@ class CostRunner final : public ModelRunner {
     output.sampled.reserve(input.rows.size());
     StepWork work;
     for (const StepRows& row : input.rows) {
+      CHECK(row.drafts.empty());  // a trace has no text to guess from
       work.add(static_cast<std::int32_t>(row.tokens.size()), row.position, row.sampler != nullptr);
       if (row.sampler == nullptr) {
         output.sampled.emplace_back(SampledToken{.token = -1});

@@ -223,6 +223,10 @@ Plan::Plan(std::uint64_t s) : seed(s) {
   world.seed = seed;
   world.time_limit = 1h;
   world.keep_tokens = true;
+  if (rng.below(3) != 0) return;
+  // Speculation, with so few tokens that guesses are right now and then.
+  model.vocabulary = up_to(rng, 1, 4);
+  for (NodeOptions& each : world.nodes) each.engine.draft_tokens = up_to(rng, 0, 8);
 }
 
 std::string Plan::describe() const {

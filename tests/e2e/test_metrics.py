@@ -21,7 +21,7 @@ HISTOGRAMS = ["vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seco
 OURS = ["sluice_windows_total", "sluice_window_demand_blocks", "sluice_window_granted_blocks",
         "sluice_window_early_renewals_total", "sluice_shortfall_total",
         "sluice_forecast_error_tokens", "sluice_step_time_error", "sluice_placements_total",
-        "sluice_ledger_tokens"]
+        "sluice_ledger_tokens", "sluice_speculative_draft_tokens_total"]
 
 
 def test_exposition_format(server):

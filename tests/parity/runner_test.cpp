@@ -308,6 +308,56 @@ TEST_F(Runner, ScoresTokensByWhatPrecedesThem) {
   }
 }
 
+// What is drawn along guesses is what is drawn a token a step, whether they are right or
+// wrong, and what was written for a wrong one disturbs nothing that comes after.
+TEST_F(Runner, GuessesChangeNothingThatIsDrawn) {
+  constexpr std::size_t kPrompt = 10;
+  const auto step = [&](HarnessSequence& s, std::span<const Token> drafts) {
+    StepInput input;
+    StepRows rows;
+    rows.tokens = std::span(s.tokens).subspan(static_cast<std::size_t>(s.computed));
+    rows.position = s.computed;
+    rows.blocks = s.blocks;
+    rows.sampler = &s.sampler;
+    rows.drafts = drafts;
+    input.rows.push_back(rows);
+    const Result<StepOutput> output = harness_->runner().run(input);
+    EXPECT_TRUE(output.has_value());
+    s.computed = static_cast<std::int32_t>(s.tokens.size());
+    s.tokens.push_back(output->sampled[0]->token);
+    if (output->after_drafts.empty()) return;
+    for (const auto& drawn : output->after_drafts[0]) {
+      s.computed += 1;
+      s.tokens.push_back(drawn->token);
+    }
+  };
+  const auto sequence = [&] {
+    HarnessSequence s;
+    s.tokens = some_tokens(kPrompt);
+    for (int i = 0; i < 8; ++i) s.blocks.push_back(harness_->take_block());
+    return s;
+  };
+  HarnessSequence one_by_one = sequence();
+  while (one_by_one.tokens.size() < 100) step(one_by_one, {});
+
+  HarnessSequence guessed = sequence();
+  std::size_t steps = 0;
+  for (; guessed.tokens.size() < 90; ++steps) {
+    const std::size_t right = steps % 6;  // and the others wrong
+    std::vector<Token> drafts(one_by_one.tokens.begin() + std::ssize(guessed.tokens),
+                              one_by_one.tokens.begin() + std::ssize(guessed.tokens) + 5);
+    for (std::size_t i = right; i < drafts.size(); ++i) {
+      drafts[i] = (drafts[i] + 1) % kTinyVocabulary;
+    }
+    const std::size_t known = guessed.tokens.size();
+    step(guessed, drafts);
+    EXPECT_EQ(guessed.tokens.size(), known + right + 1);
+  }
+  one_by_one.tokens.resize(guessed.tokens.size());
+  EXPECT_EQ(guessed.tokens, one_by_one.tokens);
+  EXPECT_LT(steps, 30U);
+}
+
 TEST_F(Runner, WrongStepsAreOurBug) {
   const std::vector<Token> tokens = some_tokens(129);
   std::vector<BlockId> blocks;

@@ -219,14 +219,17 @@ GraphShape GgmlRunner::lay_out(const StepInput& input) {
   sequences_.clear();
   output_calls_.clear();
   scored_.clear();
+  after_drafts_.clear();
   SampledToken none;
   none.token = -1;
   sampled_.assign(input.rows.size(), none);
   std::int32_t num_tokens = 0;
+  std::size_t num_outputs = 0;
   for (std::size_t i = 0; i < input.rows.size(); ++i) {
     const StepRows& rows = input.rows[i];
-    const auto count = static_cast<std::int32_t>(rows.tokens.size());
-    CHECK_GT(count, 0);
+    const std::int32_t count = rows.num_rows();
+    CHECK(!rows.tokens.empty());
+    CHECK(rows.drafts.empty() || rows.sampler != nullptr);
     CHECK_GE(rows.position, 0);
     CHECK_LE(rows.position, options_.max_context - count);
     CHECK_LE(kv_.layout.blocks_for(rows.position + count),
@@ -234,7 +237,9 @@ GraphShape GgmlRunner::lay_out(const StepInput& input) {
     for (const BlockId block : rows.blocks) {
       CHECK(block.value >= 0 && block.value < kv_.num_blocks);
     }
-    for (const Token token : rows.tokens) CHECK(token >= 0 && token < config_.vocabulary_size);
+    for (const auto& part : {rows.tokens, rows.drafts}) {
+      for (const Token token : part) CHECK(token >= 0 && token < config_.vocabulary_size);
+    }
     sequences_.push_back({rows.blocks.data(), count, num_tokens, rows.position});
     CHECK_LE(rows.targets.size() + (rows.sampler != nullptr ? 1 : 0), rows.tokens.size());
     if (!rows.targets.empty()) {
@@ -243,14 +248,23 @@ GraphShape GgmlRunner::lay_out(const StepInput& input) {
     }
     for (std::size_t t = 0; t < rows.targets.size(); ++t) {
       CHECK(rows.targets[t] >= 0 && rows.targets[t] < config_.vocabulary_size);
-      output_calls_.push_back({i, nullptr, t, rows.targets[t], rows.num_top});
+      output_calls_.push_back({.row = i,
+                               .logits = num_outputs++,
+                               .target = t,
+                               .token = rows.targets[t],
+                               .num_top = rows.num_top});
     }
-    if (rows.sampler != nullptr) output_calls_.push_back({.row = i, .sampler = rows.sampler});
+    if (rows.sampler != nullptr) {
+      output_calls_.push_back(
+          {.row = i, .logits = num_outputs, .sampler = rows.sampler, .drafts = rows.drafts});
+      num_outputs += 1 + rows.drafts.size();
+    }
+    if (!rows.drafts.empty()) after_drafts_.resize(input.rows.size());
     num_tokens += count;
   }
   CHECK_LE(num_tokens, options_.max_step_tokens);
-  CHECK_LE(static_cast<std::int32_t>(output_calls_.size()), options_.max_step_outputs);
-  return {num_tokens, static_cast<std::int32_t>(output_calls_.size())};
+  CHECK_LE(static_cast<std::int32_t>(num_outputs), options_.max_step_outputs);
+  return {num_tokens, static_cast<std::int32_t>(num_outputs)};
 }
 
 void GgmlRunner::write_inputs(const StepInput& input, const StepGraph& step) const {
@@ -262,16 +276,22 @@ void GgmlRunner::write_inputs(const StepInput& input, const StepGraph& step) con
   const auto* const outputs_end = outputs == nullptr ? nullptr : outputs + step.output_rows->ne[0];
   for (const StepRows& rows : input.rows) {
     std::int32_t position = rows.position;
-    for (const Token token : rows.tokens) {
-      tokens[row] = token;
-      positions[row++] = position++;
+    for (const auto& part : {rows.tokens, rows.drafts}) {
+      for (const Token token : part) {
+        tokens[row] = token;
+        positions[row++] = position++;
+      }
     }
     if (outputs == nullptr) continue;
-    const std::int32_t first = row - static_cast<std::int32_t>(rows.tokens.size());
+    const std::int32_t first = row - rows.num_rows();
     for (std::size_t t = 0; t < rows.targets.size(); ++t) {
       *outputs++ = first + static_cast<std::int32_t>(t);
     }
-    if (rows.sampler != nullptr) *outputs++ = row - 1;
+    if (rows.sampler == nullptr) continue;
+    for (std::int32_t at = row - 1 - static_cast<std::int32_t>(rows.drafts.size()); at < row;
+         ++at) {
+      *outputs++ = at;
+    }
   }
   // Rows that the step does not have are computed, and seen by nobody.
   std::fill(tokens + row, tokens + step.tokens->ne[0], 0);
@@ -297,6 +317,7 @@ Result<StepOutput> GgmlRunner::run(const StepInput& input) {
   }
   StepOutput output;
   output.sampled = std::move(sampled_);
+  output.after_drafts = std::move(after_drafts_);
   output.scored = std::move(scored_);
   output.duration = std::chrono::steady_clock::now() - begin;
   return output;
@@ -324,19 +345,25 @@ void GgmlRunner::sample_op(ggml_tensor* dst, int, int, void* userdata) {
   static_cast<GgmlRunner*>(userdata)->read_outputs(*dst->src[0]);
 }
 
-// Entered by all threads at once: each takes the next row until none is left.
+// Entered by all threads at once: each takes the next call until none is left.
 void GgmlRunner::read_outputs(const ggml_tensor& logits) {
   const auto vocabulary = static_cast<std::size_t>(logits.ne[0]);
   while (true) {
     const std::size_t i = next_output_.fetch_add(1, std::memory_order_relaxed);
     if (i >= output_calls_.size()) return;
     const OutputCall& call = output_calls_[i];
-    const std::span<float> row(static_cast<float*>(logits.data) + i * vocabulary, vocabulary);
-    if (call.sampler != nullptr) {
-      sampled_[call.row] = draw(*call.sampler, row);
-    } else {
-      scored_[call.row][call.target] = score_token(row, call.token, call.num_top);
+    const auto row = [&](std::size_t after) {
+      float* const data = static_cast<float*>(logits.data) + (call.logits + after) * vocabulary;
+      return std::span<float>(data, vocabulary);
+    };
+    if (call.sampler == nullptr) {
+      scored_[call.row][call.target] = score_token(row(0), call.token, call.num_top);
+      continue;
     }
+    sampled_[call.row] = draw(*call.sampler, row(0));
+    if (call.drafts.empty()) continue;
+    draw_along(call.drafts, sampled_[call.row], after_drafts_[call.row],
+               [&](std::size_t drafts) { return draw(*call.sampler, row(drafts)); });
   }
 }
 

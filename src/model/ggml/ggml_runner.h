@@ -48,13 +48,16 @@ class GgmlRunner final : public ModelRunner {
     AttentionLayer layer;
     std::int32_t head_dim = 0;
   };
-  // One row of logits: a token is drawn from it, or one is scored by it.
+  // One row of logits: a token is drawn from it, or one is scored by it. With drafts:
+  // the first of as many rows more, to be drawn from in their order.
   struct OutputCall {
     std::size_t row = 0;         // of the step's input
+    std::size_t logits = 0;      // the row of logits
     Sampler* sampler = nullptr;  // null: scores
     std::size_t target = 0;      // which of the row's targets
     Token token = 0;
     std::int32_t num_top = 0;
+    std::span<const Token> drafts;
   };
 
   GgmlRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options);
@@ -93,6 +96,7 @@ class GgmlRunner final : public ModelRunner {
   std::vector<OutputCall> output_calls_;
   std::atomic<std::size_t> next_output_{0};
   std::vector<Result<SampledToken>> sampled_;
+  std::vector<std::vector<Result<SampledToken>>> after_drafts_;
   std::vector<std::vector<ScoredToken>> scored_;
 };
 
