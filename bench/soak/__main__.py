@@ -171,6 +171,7 @@ def soak(options: argparse.Namespace, folder: Path) -> dict:
 
 def main() -> int:
     options = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(options.out or tempfile.mkdtemp(prefix="sluice-soak-")).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder / "etcd", ignore_errors=True)

@@ -45,6 +45,7 @@ class Network:
 
     def start(self, address: str, argv: list[str], log) -> subprocess.Popen:
         """A process that has this address."""
+        argv = ["setpriv", "--pdeathsig", "KILL", "--", *argv]
         if not self.can_cut:
             return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         waiting = ["unshare", "--net", "--", "sh", "-c", 'read _ && exec "$@"', "sh", *argv]
