@@ -80,8 +80,10 @@ def make_jobs(options, server: Server, workload: str, count: int, seed: str) -> 
 def counters(server: Server) -> list[float]:
     with urllib.request.urlopen(f"http://{HOST}:{server.port}/metrics", timeout=10) as answer:
         page = answer.read().decode()
-    return [float(re.search(rf"^sluice_speculative_{name}_total\{{.*\}} (\S+)$", page, re.M)[1])
-            for name in COUNTERS]
+    # None before the instance has said anything of itself.
+    found = [re.search(rf"^sluice_speculative_{name}_total\{{.*\}} (\S+)$", page, re.M)
+             for name in COUNTERS]
+    return [float(match[1]) if match else 0.0 for match in found]
 
 
 def measure(options, side: str, workload: str, streams: int, number: int) -> dict:
