@@ -42,6 +42,8 @@ help:
 ##                         lint fuzz
 ##   make test-all         what CI runs: style format unit headers dev fuzz parity e2e conformance
 ##   make build            set up and build build/release/apps/sluice
+##   make vulkan           build ggml's Vulkan backend beside the program, which loads it by itself
+##   make test-vulkan      that, and the tests of devices on Mesa's device in software
 ##   make install          build and install under PREFIX=/usr/local
 ##   make bench            micro-benchmarks
 ##   make bench-admission  memory policies side by side, without compute (bench/admission)
@@ -101,6 +103,13 @@ test: setup-test llama models-test $(TEST_PYTHON)
 	@$(PYTHON) tools/run_tests.py $(SUITES)
 test-all:
 	@$(MAKE) test SUITES="$(ALL_SUITES)"
+
+.PHONY: vulkan test-vulkan
+vulkan: build
+	@tools/setup.sh --vulkan
+	@ln -sfn "$$(tools/vulkan.sh)" $(BUILD)/apps/backends
+test-vulkan: vulkan setup-test models-test
+	@tools/test_vulkan.sh $(BUILD) $(ARGS)
 
 .PHONY: install
 install: build

@@ -58,16 +58,17 @@ int instance(const InstanceOptions& options) {
   process.model = or_throw(file_fingerprint(wanted.model));
 
   const auto model = or_throw(load_gguf_model({.path = wanted.model,
+                                               .device = device.name,
                                                .repack = wanted.repack,
                                                .on_progress = progress_of("loading the model")}));
   const ModelInfo& info = model->info();
-  const Sizing sizing = or_throw(size_instance(wanted, info, this_machine()));
+  const Sizing sizing = or_throw(size_instance(wanted, info, machine_of(device)));
   // What is handed over is read in place where the host is the same.
   const bool shared = process.role == Role::kPrefill && options.shared_kv;
   const ArenaKind kind = shared ? ArenaKind::kShared : ArenaKind::kPrivate;
-  const KvArena arena = make_arena(sizing, sizing.num_blocks, kind);
-  process.handoffs = {.arena = arena.view(),
-                      .file = arena.file(),
+  const KvMemory memory(*model, sizing, sizing.num_blocks, kind);
+  process.handoffs = {.arena = memory.view(),
+                      .file = memory.file(),
                       .listen = options.listen,
                       .advertise = options.advertise,
                       .policy = wanted.decode_policy,
@@ -76,7 +77,7 @@ int instance(const InstanceOptions& options) {
   process.model_name = info.id;
   process.kv_layout = layout_fingerprint(sizing.layout);
   process.vocabulary = info.vocabulary_size;
-  LocalInstance engine = make_engine(wanted, sizing, *model, arena);
+  LocalInstance engine = make_engine(wanted, sizing, *model, memory.view());
   if (!wanted.forecast_state.empty()) {
     const auto learned = or_throw(read_forecast_state(wanted.forecast_state));
     if (!learned.empty()) engine.engine.learned_lengths = learned.front();

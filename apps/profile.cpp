@@ -153,13 +153,14 @@ std::vector<MeasuredStep> measure(StepTimer& timer, const std::vector<Step>& gri
 
 int profile(const ProfileOptions& options) {
   start_logging(options.engine.log_level);
-  static_cast<void>(device_of(options.engine.device));
+  const Device device = device_of(options.engine.device);
   const auto model = or_throw(load_gguf_model({.path = options.engine.model,
+                                               .device = device.name,
                                                .repack = options.engine.repack,
                                                .on_progress = progress_of("loading")}));
-  const Sizing sizing = or_throw(size_instance(options.engine, model->info(), this_machine()));
-  const KvArena arena = make_arena(sizing, sizing.num_blocks);
-  const LocalInstance instance = make_engine(options.engine, sizing, *model, arena);
+  const Sizing sizing = or_throw(size_instance(options.engine, model->info(), machine_of(device)));
+  const KvMemory memory(*model, sizing, sizing.num_blocks);
+  const LocalInstance instance = make_engine(options.engine, sizing, *model, memory.view());
   StepTimer timer(*model, *instance.runner, sizing);
   const std::vector<Step> grid = grid_of(sizing);
   const std::vector<MeasuredStep> steps = measure(timer, grid, options.rounds);

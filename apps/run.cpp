@@ -10,7 +10,6 @@
 #include "console.h"
 #include "engine/engine.h"
 #include "engines.h"
-#include "memory/kv_arena.h"
 #include "model/model.h"
 #include "options.h"
 #include "or_throw.h"
@@ -77,9 +76,9 @@ std::string prompt_text(const RunOptions& options) {
 
 int run(const RunOptions& options) {
   start_logging(options.log_level);
-  static_cast<void>(device_of(options.device));
-  const auto model =
-      or_throw(load_gguf_model({.path = options.model, .on_progress = progress_of("loading")}));
+  const Device device = device_of(options.device);
+  const auto model = or_throw(load_gguf_model(
+      {.path = options.model, .device = device.name, .on_progress = progress_of("loading")}));
   const std::string text = prompt_text(options);
 
   ChatPrompt prompt;
@@ -105,18 +104,18 @@ int run(const RunOptions& options) {
                          ? options.kv_memory
                          : model->info().kv_layout.token_bytes() *
                                static_cast<std::size_t>(tokens + 2 * wanted.block_tokens);
-  const Sizing sizing = or_throw(size_instance(wanted, model->info(), this_machine()));
+  const Sizing sizing = or_throw(size_instance(wanted, model->info(), machine_of(device)));
   request->max_tokens = std::min(
       options.max_tokens, sizing.context - static_cast<std::int32_t>(request->prompt.size()));
   request->sampling.temperature = static_cast<float>(options.temperature);
   request->sampling.seed = options.seed != 0 ? options.seed : std::random_device{}();
 
-  auto arena = or_throw(KvArena::create(sizing.layout, sizing.num_blocks));
+  const KvMemory memory(*model, sizing, sizing.num_blocks);
   auto runner = or_throw(model->make_runner({.num_threads = sizing.threads,
                                              .max_step_tokens = sizing.max_batch_tokens,
                                              .max_step_outputs = step_outputs(sizing),
                                              .max_context = sizing.context}));
-  runner->bind(arena.view());
+  runner->bind(memory.view());
   const SteadyClock clock;
   TerminalSink sink(model->tokenizer(), parser.get(), prompt.keep_special);
   Engine engine(engine_options(sizing, /*prefix_cache=*/false), *runner, model->samplers(), clock,

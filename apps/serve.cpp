@@ -12,7 +12,6 @@
 #include "forecast_state.h"
 #include "front.h"
 #include "gateway/gateway.h"
-#include "memory/kv_arena.h"
 #include "model/model.h"
 #include "net/local_cluster.h"
 #include "net/prometheus_telemetry.h"
@@ -23,24 +22,26 @@
 namespace sluice {
 namespace {
 
-// One arena an instance, or one for all where sequences go from one to another.
-std::vector<KvArena> make_arenas(const ServeOptions& options, const Sizing& sizing) {
-  std::vector<KvArena> arenas;
+// One memory an instance, or one for all where sequences go from one to another.
+std::vector<KvMemory> make_memories(const ServeOptions& options, const Sizing& sizing,
+                                    const Model& model) {
+  std::vector<KvMemory> memories;
   const std::int32_t count = options.prefill > 0 ? 1 : options.instances;
   for (std::int32_t i = 0; i < count; ++i) {
     const std::int32_t blocks = sizing.num_blocks * (options.instances / count);
-    arenas.push_back(make_arena(sizing, blocks));
+    memories.emplace_back(model, sizing, blocks);
   }
-  return arenas;
+  return memories;
 }
 
 std::vector<LocalInstance> make_instances(const ServeOptions& options, const Sizing& sizing,
-                                          const Model& model, const std::vector<KvArena>& arenas) {
+                                          const Model& model,
+                                          const std::vector<KvMemory>& memories) {
   std::vector<LocalInstance> instances;
   for (std::int32_t i = 0; i < options.instances; ++i) {
     const bool shared = options.prefill > 0;
-    const KvArena& arena = arenas[shared ? 0 : static_cast<std::size_t>(i)];
-    LocalInstance instance = make_engine(options, sizing, model, arena);
+    const KvMemory& memory = memories[shared ? 0 : static_cast<std::size_t>(i)];
+    LocalInstance instance = make_engine(options, sizing, model, memory.view());
     if (shared) instance.engine.kv.first_block = i * sizing.num_blocks;
     if (shared) instance.role = i < options.prefill ? Role::kPrefill : Role::kDecode;
     instances.push_back(std::move(instance));
@@ -74,12 +75,13 @@ int serve(const ServeOptions& options) {
   const Device device = device_of(options.device);
   const auto model = or_throw(load_gguf_model({.path = options.model,
                                                .chat_template = chat_template_of(options),
+                                               .device = device.name,
                                                .repack = options.repack,
                                                .on_progress = progress_of("loading the model")}));
   const ModelInfo& info = model->info();
-  const Sizing sizing = or_throw(size_instance(options, info, this_machine()));
-  const std::vector<KvArena> arenas = make_arenas(options, sizing);
-  std::vector<LocalInstance> instances = make_instances(options, sizing, *model, arenas);
+  const Sizing sizing = or_throw(size_instance(options, info, machine_of(device)));
+  const std::vector<KvMemory> memories = make_memories(options, sizing, *model);
+  std::vector<LocalInstance> instances = make_instances(options, sizing, *model, memories);
   restore_forecasts(options, instances);
   spdlog::info(
       "{} instance(s) of {} ({}, {}) on {}, {} thread(s) and {} KV blocks of {} tokens each ({}); "
@@ -97,7 +99,7 @@ int serve(const ServeOptions& options) {
   LocalClusterOptions cluster_options;
   cluster_options.policy = options.policy;
   cluster_options.decode_policy = options.decode_policy;
-  if (options.prefill > 0) cluster_options.arena = arenas.front().view();
+  if (options.prefill > 0) cluster_options.arena = memories.front().view();
   cluster_options.scheduler.queue_limit = options.queue_limit;
   cluster_options.seed = std::random_device{}();
   const auto cluster = or_throw(LocalCluster::start(cluster_options, std::move(instances),

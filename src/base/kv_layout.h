@@ -14,8 +14,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
+#include <span>
 #include <string_view>
+
+#include "base/ids.h"
 
 namespace sluice {
 
@@ -84,12 +88,40 @@ struct KvLayout {
   }
 };
 
-// The arena as its users see it: block b is at base + b * layout.block_bytes().
-// Not owned; the arena outlives every user.
+struct KvView;
+
+// KV memory that a device alone addresses: blocks are copied whole, in the layout's
+// order of bytes. Any loop that owns the blocks may; a copy is done on return.
+class DeviceKv {
+ public:
+  virtual ~DeviceKv() = default;
+  [[nodiscard]] virtual KvView view() = 0;
+  virtual void read(BlockId block, std::span<std::byte> bytes) const = 0;
+  virtual void write(BlockId block, std::span<const std::byte> bytes) = 0;
+};
+
+// The arena as its users see it: block b is at base + b * layout.block_bytes(), or
+// in a device's memory. Not owned; the arena outlives every user.
 struct KvView {
-  std::byte* base = nullptr;
+  std::byte* base = nullptr;  // null: see `device`
   KvLayout layout;
   std::int32_t num_blocks = 0;
+  DeviceKv* device = nullptr;
+
+  [[nodiscard]] bool valid() const { return base != nullptr || device != nullptr; }
+  // A block's bytes to and from host memory, wherever the block lies.
+  void read(BlockId block, std::span<std::byte> bytes) const {
+    if (device != nullptr) return device->read(block, bytes);
+    std::memcpy(bytes.data(), at(block), bytes.size());
+  }
+  void write(BlockId block, std::span<const std::byte> bytes) const {
+    if (device != nullptr) return device->write(block, bytes);
+    std::memcpy(at(block), bytes.data(), bytes.size());
+  }
+  // Where the host addresses it.
+  [[nodiscard]] std::byte* at(BlockId block) const {
+    return base + static_cast<std::size_t>(block.value) * layout.block_bytes();
+  }
 };
 
 }  // namespace sluice

@@ -58,6 +58,9 @@ class FakeModel final : public Model {
   const Tokenizer& tokenizer() const override { return tokenizer_; }
   const ChatTemplate& chat() const override { return chat_; }
   const SamplerFactory& samplers() const override { return samplers_; }
+  Result<std::unique_ptr<DeviceKv>> make_device_kv(const KvLayout&, std::int32_t) const override {
+    return nullptr;
+  }
   Result<std::unique_ptr<ModelRunner>> make_runner(const RunnerOptions&) const override {
     return fail(ErrorCode::kInternal, "no runner");
   }

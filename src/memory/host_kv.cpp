@@ -1,6 +1,5 @@
 #include "memory/host_kv.h"
 
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -15,8 +14,12 @@ void copy_blocks(const KvView& from, std::span<const BlockId> sources, const KvV
   for (std::size_t i = 0; i < sources.size(); ++i) {
     CHECK(sources[i].value >= 0 && sources[i].value < from.num_blocks);
     CHECK(targets[i].value >= 0 && targets[i].value < to.num_blocks);
-    std::memcpy(to.base + static_cast<std::size_t>(targets[i].value) * bytes,
-                from.base + static_cast<std::size_t>(sources[i].value) * bytes, bytes);
+    // One of the two is the host's.
+    if (from.base != nullptr) {
+      to.write(targets[i], {from.at(sources[i]), bytes});
+    } else {
+      from.read(sources[i], {to.at(targets[i]), bytes});
+    }
   }
 }
 

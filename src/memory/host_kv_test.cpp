@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "base/fake_device_kv.h"
+
 namespace sluice {
 namespace {
 
@@ -45,6 +47,24 @@ TEST(HostKv, WhatWasSavedComesBackElsewhere) {
   EXPECT_TRUE(is_filled(view, 5, 11));
   EXPECT_TRUE(is_filled(view, 2, 12)) << "a block that nobody named";
   EXPECT_TRUE(is_filled(view, 4, 99));
+}
+
+TEST(HostKv, KeepsWhatADeviceHeld) {
+  FakeDeviceKv device(kLayout, 6);
+  auto host = KvArena::create(kLayout, 3);
+  ASSERT_TRUE(host);
+  for (int i = 0; i < 6; ++i) fill(device.memory(), i, 10 + i);
+  const auto kv = make_arena_host_kv(device.view(), std::move(*host));
+  const std::vector<BlockId> from{BlockId{4}, BlockId{1}};
+  const std::vector<BlockId> kept{BlockId{2}, BlockId{0}};
+  const std::vector<BlockId> to{BlockId{0}, BlockId{5}};
+  kv->save(from, kept);
+  fill(device.memory(), 4, 99);
+  kv->restore(kept, to);
+  EXPECT_TRUE(is_filled(device.memory(), 0, 14));
+  EXPECT_TRUE(is_filled(device.memory(), 5, 11));
+  EXPECT_EQ(device.num_reads(), 2);
+  EXPECT_EQ(device.num_writes(), 2);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ const Device* named(std::string_view name, const Devices& there) {
 Device best_of(const Devices& there) {
   const Device* best = &there.devices.front();
   for (const Device& device : there.devices) {
-    if (device.is_cpu() || device.software) continue;
+    if (device.is_cpu()) continue;
     if (best->is_cpu() || device.free_bytes > best->free_bytes) best = &device;
   }
   return *best;

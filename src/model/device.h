@@ -16,12 +16,10 @@
 namespace sluice {
 
 struct Device {
-  std::string name;                 // "cpu", "vulkan:0"
-  std::string description;          // the maker's words
-  std::size_t total_bytes = 0;      // of its memory; 0: it does not say
-  std::size_t free_bytes = 0;       // for all processes, when it was looked
-  bool shares_host_memory = false;  // computes where the host's own memory lies
-  bool software = false;            // a device in name: the host's cores do the work
+  std::string name;             // "cpu", "vulkan:0"
+  std::string description;      // the maker's words
+  std::size_t total_bytes = 0;  // of its memory; 0: it does not say
+  std::size_t free_bytes = 0;   // for all processes, when it was looked
 
   [[nodiscard]] bool is_cpu() const { return name == "cpu"; }
 };
@@ -35,9 +33,8 @@ struct Devices {
 [[nodiscard]] Devices find_devices();
 
 // "cpu"; "vulkan", "cuda" (the first of them) or "vulkan:1"; or "auto": the device
-// with most free memory that is not the host's own cores, and the CPU where there is
-// none. kInvalidArgument: no such name, or not in this build; kNotFound: not on this
-// machine. The message says what is there.
+// with most free memory beside the CPU, and the CPU where there is no other. kInvalidArgument: no
+// such name, or not in this build; kNotFound: not on this machine. The message says what is there.
 [[nodiscard]] Result<Device> choose_device(std::string_view wanted, const Devices& there);
 
 }  // namespace sluice

@@ -22,6 +22,7 @@ namespace sluice {
 struct ModelOptions {
   std::string path;                         // a .gguf file
   std::string chat_template;                // Jinja; empty: the file's own
+  std::string device = "cpu";               // a Device's name (model/device.h)
   bool repack = true;                       // use faster weight layouts where ggml has them
   bool text_only = false;                   // no weights, no runners: what a gateway needs
   std::function<void(double)> on_progress;  // 0..1 while loading; may be empty
@@ -41,6 +42,10 @@ class Model {
   [[nodiscard]] virtual const Tokenizer& tokenizer() const = 0;
   [[nodiscard]] virtual const ChatTemplate& chat() const = 0;
   [[nodiscard]] virtual const SamplerFactory& samplers() const = 0;
+  // KV memory of the device, for runners to be bound to; null on the CPU, whose arena is
+  // host memory (memory/kv_arena.h). kNeverFits: the device has not that much.
+  [[nodiscard]] virtual Result<std::unique_ptr<DeviceKv>> make_device_kv(
+      const KvLayout& layout, std::int32_t num_blocks) const = 0;
   // The model must outlive the runner.
   [[nodiscard]] virtual Result<std::unique_ptr<ModelRunner>> make_runner(
       const RunnerOptions& options) const = 0;
@@ -48,7 +53,7 @@ class Model {
 
 // Loads with ggml. kInvalidArgument: not a GGUF file, damaged, or an
 // architecture that is not supported (the message names it and lists those that
-// are); kNotFound: no such file.
+// are); kNotFound: no such file, or device; kNeverFits: the device is too small.
 [[nodiscard]] Result<std::unique_ptr<Model>> load_gguf_model(const ModelOptions& options);
 
 // Reads sizes and shapes from the file's header only; for `sluice inspect`.

@@ -17,7 +17,7 @@ namespace {
 
 PeerOptions peer_options(const InstanceProcessOptions& options, std::uint64_t process) {
   const InstanceHandoffs& handoffs = options.handoffs;
-  const bool part = handoffs.arena.base != nullptr;
+  const bool part = handoffs.arena.valid();
   return {.name = options.name,
           .role = part ? options.role : Role::kUnified,
           .process = process,
@@ -70,7 +70,7 @@ class InstanceProcess::Impl {
                 .step_token_budget = instance.engine.batch.max_step_tokens},
                instance.engine, std::move(instance.runner), std::move(instance.host), samplers,
                clock, links, options.inbox_capacity) {
-    if (options.handoffs.arena.base != nullptr) join(options.handoffs, options);
+    if (options.handoffs.arena.valid()) join(options.handoffs, options);
   }
   ~Impl() { stop(); }
 
@@ -124,7 +124,7 @@ Result<std::unique_ptr<InstanceProcess>> InstanceProcess::start(InstanceProcessO
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("no placement policy is called '{}'", options.handoffs.policy));
   }
-  if (options.role != Role::kUnified && options.handoffs.arena.base == nullptr) {
+  if (options.role != Role::kUnified && !options.handoffs.arena.valid()) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("a {} instance needs an arena to hand KV over from or into",
                             role_name(options.role)));

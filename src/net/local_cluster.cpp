@@ -71,7 +71,7 @@ class LocalCluster::Impl final : public InstancePort, public EngineOutlet {
     engines_.push_back(
         std::make_unique<EngineLoop>(agent, instance.engine, std::move(instance.runner),
                                      std::move(instance.host), samplers, clock, *this, capacity_));
-    if (options_.arena.base == nullptr) return;
+    if (!options_.arena.valid()) return;
     const Placement self{agent.instance, agent.incarnation};
     engines_.back()->join(
         {.options = {.self = self,
@@ -164,7 +164,7 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::start(LocalClusterOptions op
   const auto prefills = [](const LocalInstance& i) { return i.role != Role::kDecode; };
   const auto apart = [](const LocalInstance& i) { return i.role != Role::kUnified; };
   if (std::none_of(instances.begin(), instances.end(), prefills) ||
-      (options.arena.base == nullptr && std::any_of(instances.begin(), instances.end(), apart))) {
+      (!options.arena.valid() && std::any_of(instances.begin(), instances.end(), apart))) {
     return fail(ErrorCode::kInvalidArgument,
                 "a cluster needs at least 1 instance that prefills, and 1 arena for all of them "
                 "where prefill and decode are apart");

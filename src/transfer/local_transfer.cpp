@@ -40,17 +40,25 @@ void LocalTransfer::cancel(TransferTicket ticket) {
   }
 }
 
+void LocalTransfer::copy_block(BlockId from, BlockId to) {
+  const std::size_t bytes = arena_.layout.block_bytes();
+  if (arena_.base != nullptr) {
+    std::memcpy(arena_.at(to), arena_.at(from), bytes);
+    return;
+  }
+  staging_.resize(bytes);
+  arena_.read(from, staging_);
+  arena_.write(to, staging_);
+}
+
 void LocalTransfer::poll(std::vector<TransferDone>& done) {
   const std::size_t block_bytes = arena_.layout.block_bytes();
   std::size_t left = std::max<std::size_t>(1, options_.bytes_a_poll / block_bytes);  // blocks
-  const auto at = [&](BlockId block) {
-    return arena_.base + static_cast<std::size_t>(block.value) * block_bytes;
-  };
   while (!jobs_.empty()) {
     Job& job = jobs_.front();
     while (!job.cancelled && job.next < job.moves.size() && left > 0) {
       const BlockMove& move = job.moves[job.next++];
-      std::memcpy(at(move.to), at(move.from), block_bytes);
+      copy_block(move.from, move.to);
       --left;
     }
     if (!job.cancelled && job.next < job.moves.size()) return;

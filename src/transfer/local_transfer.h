@@ -39,9 +39,12 @@ class LocalTransfer final : public KvTransfer {
     bool cancelled = false;
   };
 
+  void copy_block(BlockId from, BlockId to);
+
   const KvView arena_;
   const LocalTransferOptions options_;
-  std::deque<Job> jobs_;  // in order
+  std::deque<Job> jobs_;            // in order
+  std::vector<std::byte> staging_;  // of a block on its way through the host
 };
 
 }  // namespace sluice

@@ -30,10 +30,6 @@ std::uint64_t kv_checksum(std::span<const char> bytes) {
 PeerTransfer::PeerTransfer(const KvView& arena, PeerTransferOptions options, KvChannel& channel)
     : arena_(arena), options_(options), channel_(channel) {}
 
-std::byte* PeerTransfer::at(BlockId block) const {
-  return arena_.base + static_cast<std::size_t>(block.value) * arena_.layout.block_bytes();
-}
-
 // --- The source ------------------------------------------------------------------
 
 Status PeerTransfer::start(TransferTicket ticket, const TransferTarget& target,
@@ -88,7 +84,9 @@ void PeerTransfer::send_piece(Job& job) {
     if (job.named) {
       piece.from.push_back(move.from);
     } else {
-      piece.bytes.append(reinterpret_cast<const char*>(at(move.from)), block_bytes);
+      const std::size_t begin = piece.bytes.size();
+      piece.bytes.resize(begin + block_bytes);
+      arena_.read(move.from, std::as_writable_bytes(std::span(piece.bytes).subspan(begin)));
     }
   }
   if (!job.named && options_.checksum) piece.checksum = kv_checksum(piece.bytes);
@@ -196,7 +194,7 @@ Status PeerTransfer::copy(Arrived& arrived, std::size_t& left) {
       }
       from = reinterpret_cast<const char*>(arena->bytes().data()) + block * block_bytes;
     }
-    std::memcpy(at(piece.to[arrived.next]), from, block_bytes);
+    arena_.write(piece.to[arrived.next], std::as_bytes(std::span(from, block_bytes)));
   }
   return {};
 }

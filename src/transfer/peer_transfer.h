@@ -103,7 +103,6 @@ class PeerTransfer final : public KvTransfer {
   void copy_arrived();
   [[nodiscard]] Status copy(Arrived& arrived, std::size_t& left);
   [[nodiscard]] Status check(const Arrived& arrived) const;
-  [[nodiscard]] std::byte* at(BlockId block) const;
 
   const KvView arena_;
   const PeerTransferOptions options_;

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "base/fake_device_kv.h"
 #include "base/rng.h"
 
 namespace sluice {
@@ -307,6 +308,51 @@ TEST(KvChecksum, SeesEveryBit) {
     }
   }
   EXPECT_NE(kv_checksum(std::span(bytes).first(76)), sum);
+}
+
+// From host memory to a device's and from there to another's: by pieces, and the bytes of a
+// mapped arena go to a device as well.
+TEST(PeerTransfer, ReachesTheMemoryOfDevices) {
+  for (const bool named : {false, true}) {
+    World w(named);
+    FakeDeviceKv device(kLayout, kBlocks);
+    PeerTransfer onto(device.view(), {}, w.to_source);
+    std::vector<BlockId> blocks;
+    for (std::int32_t b = 20; b < 25; ++b) blocks.emplace_back(b);
+    onto.expect(kKey, blocks);
+    ASSERT_TRUE(w.start(1, 3, 20, 5));
+    for (int i = 0; i < 50 && !w.source.idle(); ++i) {
+      w.source.poll(w.done);
+      for (; !w.to_target.queue.empty(); w.to_target.queue.pop_front()) {
+        onto.on_message(kSource, std::move(w.to_target.queue.front()));
+      }
+      onto.poll(w.done);
+      for (; !w.to_source.queue.empty(); w.to_source.queue.pop_front()) {
+        w.source.on_message(kTarget, std::move(w.to_source.queue.front()));
+      }
+    }
+    ASSERT_EQ(w.done.size(), 1U);
+    EXPECT_EQ(w.done[0].outcome, TransferOutcome::kDone);
+    EXPECT_EQ(device.num_writes(), 5);
+    for (std::int32_t b = 0; b < 5; ++b) {
+      EXPECT_EQ(*device.memory().at(BlockId{20 + b}), static_cast<std::byte>(4 + b));
+    }
+  }
+}
+
+TEST(PeerTransfer, ADeviceSends) {
+  World w(false);
+  FakeDeviceKv device(kLayout, kBlocks);
+  std::memset(device.memory().at(BlockId{9}), 77, kBlock);
+  PeerTransfer from(device.view(), {}, w.to_target);
+  w.expect(30, 1);
+  ASSERT_TRUE(from.start(TransferTicket{1},
+                         {kTarget.instance, kTarget.incarnation, kKey, kPieceMemory},
+                         {{BlockId{9}, BlockId{30}}}));
+  from.poll(w.done);
+  w.deliver();
+  w.target.poll(w.done);
+  EXPECT_EQ(w.to.value_of(30), 77);
 }
 
 }  // namespace

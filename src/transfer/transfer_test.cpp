@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/fake_device_kv.h"
 #include "base/rng.h"
 #include "transfer/faulty_transfer.h"
 #include "transfer/local_transfer.h"
@@ -53,6 +54,24 @@ TEST(LocalTransfer, CopiesABoundedPieceAPoll) {
   EXPECT_EQ(done[0].bytes, static_cast<std::int64_t>(5 * kLayout.block_bytes()));
   for (int b = 0; b < 5; ++b) EXPECT_TRUE(m.holds(10 + b, b + 1));
   EXPECT_TRUE(t.idle());
+}
+
+TEST(LocalTransfer, CopiesInADevicesMemory) {
+  FakeDeviceKv device(kLayout, 32);
+  for (std::int32_t b = 0; b < 3; ++b) {
+    std::memset(device.memory().at(BlockId{b}), b + 1, kLayout.block_bytes());
+  }
+  LocalTransfer t(device.view(), {});
+  ASSERT_TRUE(t.start(TransferTicket{1}, {}, moves(0, 10, 3)));
+  std::vector<TransferDone> done;
+  t.poll(done);
+  ASSERT_EQ(done.size(), 1U);
+  for (std::int32_t b = 0; b < 3; ++b) {
+    EXPECT_EQ(std::memcmp(device.memory().at(BlockId{b}), device.memory().at(BlockId{10 + b}),
+                          kLayout.block_bytes()),
+              0);
+  }
+  EXPECT_EQ(device.num_reads(), 3);
 }
 
 TEST(LocalTransfer, RefusesWhatItCannotDo) {

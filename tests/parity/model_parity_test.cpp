@@ -5,9 +5,9 @@
 // what it would have chosen there: the same claim as two texts side by side, but
 // a difference cannot spread. Where a token differs libllama's own logits judge,
 // since rounding may choose either of two tokens whose logits nearly tie.
-// SLUICE_TEST_MODELS names the folder of the files. A process that runs all tests
-// of a model loads it once, and has each text judged once. One thread a process:
-// two models side by side use two cores better than barriers after every product.
+// SLUICE_TEST_MODELS names the folder of the files, SLUICE_TEST_DEVICE a device in place of the
+// CPU. A process that runs all tests of a model loads it once, and has each text judged once. One
+// thread a process: two models side by side use two cores better than barriers after every product.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -58,12 +58,21 @@ const char* const kContexts[] = {
     "could be put together from all of them, many years later, by somebody who knew none. ",
 };
 
+// SLUICE_TEST_PROMPTS: so many of the prompts, where a device is slow.
+std::size_t num_prompts() {
+  const char* told = std::getenv("SLUICE_TEST_PROMPTS");
+  return told == nullptr ? kNumPrompts : std::clamp<std::size_t>(std::stoul(told), 1, kNumPrompts);
+}
+
 std::vector<std::string> prompts() {
   std::vector<std::string> all;
   for (const char* context : kContexts) {
     for (const char* opening : kOpenings) all.push_back(std::string(context) + opening);
   }
-  return all;
+  const std::size_t wanted = num_prompts();
+  std::vector<std::string> some;
+  for (std::size_t i = 0; i < wanted; ++i) some.push_back(all[i * all.size() / wanted]);
+  return some;
 }
 
 class ModelParity : public ::testing::TestWithParam<const char*> {
@@ -94,6 +103,7 @@ class ModelParity : public ::testing::TestWithParam<const char*> {
     }
     HarnessOptions options;
     options.num_blocks = 512;
+    if (const char* device = std::getenv("SLUICE_TEST_DEVICE")) options.device = device;
     auto harness = RunnerHarness::load(path, options);
     ASSERT_TRUE(harness.has_value()) << harness.error().message;
     loaded_.harness = std::move(*harness);
@@ -147,7 +157,7 @@ class ModelParity : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(ModelParity, Alone) {
-  ASSERT_EQ(loaded_.prompts.size(), kNumPrompts);
+  ASSERT_EQ(loaded_.prompts.size(), num_prompts());
   for (const std::vector<Token>& prompt : loaded_.prompts) {
     HarnessSequence sequence;
     sequence.tokens = prompt;
@@ -167,6 +177,7 @@ TEST_P(ModelParity, AloneWithQ8Kv) {
   options.num_blocks = 512;
   options.kv_type = KvType::kQ8_0;
   if (!KvLayout(loaded_.harness->kv().layout).holds_whole_groups()) GTEST_SKIP();
+  if (std::getenv("SLUICE_TEST_DEVICE") != nullptr) GTEST_SKIP() << "devices have f16 alone";
   const auto harness = RunnerHarness::load(loaded_.path, options);
   ASSERT_TRUE(harness.has_value()) << harness.error().message;
   for (const std::vector<Token>& prompt : loaded_.prompts) {
@@ -216,7 +227,7 @@ TEST_P(ModelParity, MixedBatches) {
       work[i] = nullptr;
     }
   }
-  EXPECT_EQ(next, kNumPrompts);
+  EXPECT_EQ(next, num_prompts());
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ModelParity,

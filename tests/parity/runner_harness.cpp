@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "model/ggml/devices.h"
 
 namespace sluice::testing {
 
@@ -17,25 +18,47 @@ Result<SampledToken> CapturingSampler::sample(std::span<float> logits) {
 Result<std::unique_ptr<RunnerHarness>> RunnerHarness::load(const std::string& path,
                                                            const HarnessOptions& options) {
   std::unique_ptr<RunnerHarness> h(new RunnerHarness());
+  ggml_backend_dev_t device = options.device.empty() ? nullptr : ggml_device(options.device);
+  if (!options.device.empty() && device == nullptr) {
+    return fail(ErrorCode::kNotFound, "there is no device " + options.device);
+  }
   TRY(std::unique_ptr<GgufFile> file, GgufFile::open(path));
   TRY(h->config_, read_model_config(*file));
-  TRY(h->weights_, load_weights(std::move(file), h->config_, {options.repack, {}}));
-  TRY(h->runner_, GgmlRunner::make(h->config_, *h->weights_, options.runner));
-
+  TRY(h->weights_,
+      load_weights(std::move(file), h->config_, {.repack = options.repack, .device = device}));
   KvLayout layout = h->config_.kv_layout();
   layout.block_tokens = options.block_tokens;
   layout.type = options.kv_type;
-  const auto num_blocks = static_cast<std::size_t>(options.num_blocks);
-  constexpr std::size_t kAlignment = 64;
-  h->arena_ = std::make_unique<std::byte[]>(num_blocks * layout.block_bytes() + kAlignment);
-  const auto address = reinterpret_cast<std::uintptr_t>(h->arena_.get());
-  h->kv_.base = h->arena_.get() + (kAlignment - address % kAlignment) % kAlignment;
-  h->kv_.layout = layout;
-  h->kv_.num_blocks = options.num_blocks;
-  h->runner_->bind(h->kv_);
+  if (device == nullptr) {
+    TRY_STATUS(h->start_on_cpu(options, layout));
+  } else {
+    TRY_STATUS(h->start_on_device(options, layout, device));
+  }
   for (std::int32_t i = 0; i < options.num_blocks; ++i) h->free_.emplace_back(i);
   std::shuffle(h->free_.begin(), h->free_.end(), std::mt19937_64(options.seed));
   return h;
+}
+
+Status RunnerHarness::start_on_cpu(const HarnessOptions& options, const KvLayout& layout) {
+  TRY(runner_, GgmlRunner::make(config_, *weights_, options.runner));
+  const auto num_blocks = static_cast<std::size_t>(options.num_blocks);
+  constexpr std::size_t kAlignment = 64;
+  arena_ = std::make_unique<std::byte[]>(num_blocks * layout.block_bytes() + kAlignment);
+  const auto address = reinterpret_cast<std::uintptr_t>(arena_.get());
+  kv_.base = arena_.get() + (kAlignment - address % kAlignment) % kAlignment;
+  kv_.layout = layout;
+  kv_.num_blocks = options.num_blocks;
+  runner_->bind(kv_);
+  return {};
+}
+
+Status RunnerHarness::start_on_device(const HarnessOptions& options, const KvLayout& layout,
+                                      ggml_backend_dev_t device) {
+  TRY(device_kv_, GgmlDeviceKv::make(device, layout, options.num_blocks));
+  TRY(runner_, DeviceRunner::make(config_, *weights_, options.runner, device));
+  kv_ = device_kv_->view();
+  runner_->bind(kv_);
+  return {};
 }
 
 BlockId RunnerHarness::take_block() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/kv_layout.h"
+#include "model/ggml/device_runner.h"
 #include "model/ggml/ggml_runner.h"
 #include "model/ggml/weights.h"
 #include "model/sampler.h"
@@ -42,7 +43,8 @@ struct HarnessOptions {
   std::int32_t block_tokens = 16;
   KvType kv_type = KvType::kF16;
   bool repack = true;
-  std::uint64_t seed = 7;  // of the order in which blocks are handed out
+  std::string device = {};  // empty: the CPU with our own attention; "cpu": with stock operations
+  std::uint64_t seed = 7;   // of the order in which blocks are handed out
 };
 
 class RunnerHarness final {
@@ -55,7 +57,10 @@ class RunnerHarness final {
   void step(std::span<HarnessSequence*> sequences, std::span<const std::int32_t> counts);
   void release(HarnessSequence& sequence);
 
-  [[nodiscard]] GgmlRunner& runner() { return *runner_; }
+  // Of the CPU with our own attention.
+  [[nodiscard]] GgmlRunner& runner() { return dynamic_cast<GgmlRunner&>(*runner_); }
+  [[nodiscard]] DeviceRunner& device_runner() { return dynamic_cast<DeviceRunner&>(*runner_); }
+  [[nodiscard]] ModelRunner& any_runner() { return *runner_; }
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] const Weights& weights() const { return *weights_; }
   [[nodiscard]] const KvView& kv() const { return kv_; }
@@ -63,11 +68,15 @@ class RunnerHarness final {
 
  private:
   RunnerHarness() = default;
+  [[nodiscard]] Status start_on_cpu(const HarnessOptions& options, const KvLayout& layout);
+  [[nodiscard]] Status start_on_device(const HarnessOptions& options, const KvLayout& layout,
+                                       ggml_backend_dev_t device);
 
   ModelConfig config_;
   std::unique_ptr<Weights> weights_;
-  std::unique_ptr<GgmlRunner> runner_;
   std::unique_ptr<std::byte[]> arena_;
+  std::unique_ptr<DeviceKv> device_kv_;
+  std::unique_ptr<ModelRunner> runner_;
   KvView kv_;
   std::vector<BlockId> free_;
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include "reference.h"
@@ -22,11 +23,14 @@ constexpr double kBf16Tolerance = 0.05;
 constexpr double kQuantisedTolerance = 0.15;
 // ggml rounds the columns that meet these in groups of 256 numbers, we in groups of 32.
 constexpr double kSuperBlockTolerance = 0.25;
+// Kernels of GPUs round both sides of a product to f16.
+constexpr double kDeviceTolerance = 0.05;
 
 struct Case {
   const char* name;
   TinyModel model;
   bool repack = true;
+  std::string device = {};  // as HarnessOptions has it
 
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 };
@@ -131,6 +135,14 @@ std::vector<Case> all_cases() {
   };
 }
 
+// The same, with stock operations: on the CPU, or on the device that SLUICE_TEST_DEVICE names.
+std::vector<Case> cases_on_device() {
+  const char* told = std::getenv("SLUICE_TEST_DEVICE");
+  std::vector<Case> cases = all_cases();
+  for (Case& c : cases) c.device = told == nullptr ? "cpu" : told;
+  return cases;
+}
+
 std::vector<Token> random_tokens(std::size_t count, std::uint64_t seed) {
   std::mt19937_64 rng(seed);
   std::uniform_int_distribution<Token> uniform(0, kTinyVocabulary - 1);
@@ -157,12 +169,14 @@ class TinyParity : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     const Case& c = GetParam();
-    path_ = std::filesystem::temp_directory_path() / fmt::format("sluice_parity_{}.gguf", c.name);
+    path_ = std::filesystem::temp_directory_path() /
+            fmt::format("sluice_parity_{}{}.gguf", c.name, c.device.empty() ? "" : "_device");
     write_tiny_model(c.model, path_);
     reference_ = Reference::load(path_, c.model.context, c.repack);
     ASSERT_NE(reference_, nullptr) << "libllama does not load the model";
     HarnessOptions options;
     options.repack = c.repack;
+    options.device = c.device;
     options.runner.max_context = c.model.context;
     auto harness = RunnerHarness::load(path_, options);
     ASSERT_TRUE(harness.has_value()) << harness.error().message;
@@ -171,6 +185,8 @@ class TinyParity : public ::testing::TestWithParam<Case> {
                  : ggml_is_quantized(c.model.type) ? kQuantisedTolerance
                  : c.model.type == GGML_TYPE_BF16  ? kBf16Tolerance
                                                    : kExactTolerance;
+    const bool host = c.device.empty() || c.device == "cpu";
+    if (!host) tolerance_ = std::max(tolerance_, kDeviceTolerance);
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
@@ -235,6 +251,8 @@ TEST_P(TinyParity, MixedBatches) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, TinyParity, ::testing::ValuesIn(all_cases()),
+                         [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(Device, TinyParity, ::testing::ValuesIn(cases_on_device()),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

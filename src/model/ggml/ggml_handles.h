@@ -15,6 +15,7 @@ struct GgmlDelete {
   void operator()(ggml_backend* backend) const { ggml_backend_free(backend); }
   void operator()(ggml_backend_buffer* buffer) const { ggml_backend_buffer_free(buffer); }
   void operator()(ggml_gallocr* allocator) const { ggml_gallocr_free(allocator); }
+  void operator()(ggml_backend_sched* scheduler) const { ggml_backend_sched_free(scheduler); }
   void operator()(ggml_threadpool* pool) const { ggml_threadpool_free(pool); }
 };
 
@@ -22,6 +23,7 @@ using GgmlContext = std::unique_ptr<ggml_context, GgmlDelete>;
 using GgmlBackend = std::unique_ptr<ggml_backend, GgmlDelete>;
 using GgmlBuffer = std::unique_ptr<ggml_backend_buffer, GgmlDelete>;
 using GgmlAllocator = std::unique_ptr<ggml_gallocr, GgmlDelete>;
+using GgmlScheduler = std::unique_ptr<ggml_backend_sched, GgmlDelete>;
 using GgmlThreads = std::unique_ptr<ggml_threadpool, GgmlDelete>;
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #include "model/ggml/ggml_log.h"
 
+#include <dlfcn.h>
 #include <spdlog/spdlog.h>
 
 #include <mutex>
@@ -19,6 +20,14 @@ void forward(ggml_log_level, const char* text, void*) {
 }
 
 }  // namespace
+
+void route_ggml_logs_of(const std::string& folder) {
+  void* library = dlopen((folder + "/libggml-base.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return;
+  // Never closed: backends stay as well.
+  auto* set = reinterpret_cast<decltype(&ggml_log_set)>(dlsym(library, "ggml_log_set"));
+  if (set != nullptr) set(forward, nullptr);
+}
 
 void route_ggml_logs() {
   static std::once_flag once;

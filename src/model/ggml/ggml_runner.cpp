@@ -6,10 +6,9 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
-#include <exception>
 
 #include "base/check.h"
-#include "model/token_scores.h"
+#include "model/ggml/runner_options.h"
 
 namespace sluice {
 namespace {
@@ -42,19 +41,13 @@ HeadRows rows_of(const ggml_tensor& tensor) {
           static_cast<std::ptrdiff_t>(tensor.nb[1] / sizeof(float))};
 }
 
-tl::unexpected<Error> out_of_range(const char* name, std::int32_t value, std::int32_t low,
-                                   std::int32_t high) {
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} is {}, expected {} to {}", name, value, low, high));
+std::span<std::int32_t> ints_of(ggml_tensor* tensor) {
+  if (tensor == nullptr) return {};
+  return {static_cast<std::int32_t*>(tensor->data), static_cast<std::size_t>(tensor->ne[0])};
 }
 
-Result<SampledToken> draw(Sampler& sampler, std::span<float> logits) {
-  try {
-    return sampler.sample(logits);
-  } catch (const std::exception& e) {
-    // ggml's threads are C: nothing may be thrown through them.
-    return fail(ErrorCode::kInternal, fmt::format("sampling failed: {}", e.what()));
-  }
+std::span<float> floats_of(const ggml_tensor& tensor) {
+  return {static_cast<float*>(tensor.data), static_cast<std::size_t>(ggml_nelements(&tensor))};
 }
 
 }  // namespace
@@ -62,19 +55,7 @@ Result<SampledToken> draw(Sampler& sampler, std::span<float> logits) {
 Result<std::unique_ptr<GgmlRunner>> GgmlRunner::make(const ModelConfig& config,
                                                      const Weights& weights,
                                                      const RunnerOptions& options) {
-  constexpr std::int32_t kMaxStep = 1 << 20;
-  if (options.num_threads < 1 || options.num_threads > GGML_MAX_N_THREADS) {
-    return out_of_range("threads", options.num_threads, 1, GGML_MAX_N_THREADS);
-  }
-  if (options.max_step_tokens < 1 || options.max_step_tokens > kMaxStep) {
-    return out_of_range("tokens of a step", options.max_step_tokens, 1, kMaxStep);
-  }
-  if (options.max_step_outputs < 1) {
-    return out_of_range("outputs of a step", options.max_step_outputs, 1, kMaxStep);
-  }
-  if (options.max_context < 1) {
-    return out_of_range("context", options.max_context, 1, config.trained_context);
-  }
+  TRY_STATUS(check_runner_options(options, config));
   std::unique_ptr<GgmlRunner> runner(new GgmlRunner(config, weights, options));
   TRY_STATUS(runner->reserve());
   return runner;
@@ -82,7 +63,10 @@ Result<std::unique_ptr<GgmlRunner>> GgmlRunner::make(const ModelConfig& config,
 
 GgmlRunner::GgmlRunner(const ModelConfig& config, const Weights& weights,
                        const RunnerOptions& options)
-    : config_(config), weights_(weights), options_(options) {
+    : config_(config),
+      weights_(weights),
+      options_(options),
+      batch_(options, config.vocabulary_size) {
   ggml_threadpool_params params = ggml_threadpool_params_default(options.num_threads);
   params.poll = kPolling;
   threads_.reset(ggml_threadpool_new(&params));
@@ -102,7 +86,6 @@ GgmlRunner::GgmlRunner(const ModelConfig& config, const Weights& weights,
     call.layer.scale = config.attention_scale;
     call.layer.sliding_window = config.layers[i].sliding_window;
     call.head_dim = config.head_dim;
-    attention_ops_.push_back({&store_op, &attend_op, &call});
   }
 }
 
@@ -136,7 +119,7 @@ void GgmlRunner::bind(const KvView& kv) {
 StepGraph GgmlRunner::build(GraphShape shape) {
   ++num_graphs_built_;
   const bool long_context = options_.max_context > config_.rope.original_context;
-  const GraphHooks hooks{attention_ops_, &sample_op, this};
+  const GraphHooks hooks{this, &sample_op, this};
   return build_step_graph(config_, weights_.tensors(), shape, long_context, hooks);
 }
 
@@ -198,9 +181,7 @@ void GgmlRunner::copy_blocks(const std::vector<BlockCopy>& copies) const {
     CHECK(copy.from.value >= 0 && copy.from.value < kv_.num_blocks);
     CHECK(copy.to.value >= 0 && copy.to.value < kv_.num_blocks);
     CHECK(copy.num_tokens >= 0 && copy.num_tokens <= layout.block_tokens);
-    const auto at = [&](BlockId id) {
-      return kv_.base + static_cast<std::size_t>(id.value) * layout.block_bytes();
-    };
+    const auto at = [&](BlockId id) { return kv_.at(id); };
     const std::byte* from = at(copy.from);
     std::byte* to = at(copy.to);
     const auto tokens = static_cast<std::size_t>(copy.num_tokens);
@@ -215,110 +196,23 @@ void GgmlRunner::copy_blocks(const std::vector<BlockCopy>& copies) const {
   }
 }
 
-GraphShape GgmlRunner::lay_out(const StepInput& input) {
-  sequences_.clear();
-  output_calls_.clear();
-  scored_.clear();
-  after_drafts_.clear();
-  SampledToken none;
-  none.token = -1;
-  sampled_.assign(input.rows.size(), none);
-  std::int32_t num_tokens = 0;
-  std::size_t num_outputs = 0;
-  for (std::size_t i = 0; i < input.rows.size(); ++i) {
-    const StepRows& rows = input.rows[i];
-    const std::int32_t count = rows.num_rows();
-    CHECK(!rows.tokens.empty());
-    CHECK(rows.drafts.empty() || rows.sampler != nullptr);
-    CHECK_GE(rows.position, 0);
-    CHECK_LE(rows.position, options_.max_context - count);
-    CHECK_LE(kv_.layout.blocks_for(rows.position + count),
-             static_cast<std::int32_t>(rows.blocks.size()));
-    for (const BlockId block : rows.blocks) {
-      CHECK(block.value >= 0 && block.value < kv_.num_blocks);
-    }
-    for (const auto& part : {rows.tokens, rows.drafts}) {
-      for (const Token token : part) CHECK(token >= 0 && token < config_.vocabulary_size);
-    }
-    sequences_.push_back({rows.blocks.data(), count, num_tokens, rows.position});
-    CHECK_LE(rows.targets.size() + (rows.sampler != nullptr ? 1 : 0), rows.tokens.size());
-    if (!rows.targets.empty()) {
-      scored_.resize(input.rows.size());
-      scored_[i].resize(rows.targets.size());
-    }
-    for (std::size_t t = 0; t < rows.targets.size(); ++t) {
-      CHECK(rows.targets[t] >= 0 && rows.targets[t] < config_.vocabulary_size);
-      output_calls_.push_back({.row = i,
-                               .logits = num_outputs++,
-                               .target = t,
-                               .token = rows.targets[t],
-                               .num_top = rows.num_top});
-    }
-    if (rows.sampler != nullptr) {
-      output_calls_.push_back(
-          {.row = i, .logits = num_outputs, .sampler = rows.sampler, .drafts = rows.drafts});
-      num_outputs += 1 + rows.drafts.size();
-    }
-    if (!rows.drafts.empty()) after_drafts_.resize(input.rows.size());
-    num_tokens += count;
-  }
-  CHECK_LE(num_tokens, options_.max_step_tokens);
-  CHECK_LE(static_cast<std::int32_t>(num_outputs), options_.max_step_outputs);
-  return {num_tokens, static_cast<std::int32_t>(num_outputs)};
-}
-
-void GgmlRunner::write_inputs(const StepInput& input, const StepGraph& step) const {
-  auto* tokens = static_cast<std::int32_t*>(step.tokens->data);
-  auto* positions = static_cast<std::int32_t*>(step.positions->data);
-  auto* outputs =
-      step.output_rows == nullptr ? nullptr : static_cast<std::int32_t*>(step.output_rows->data);
-  std::int32_t row = 0;
-  const auto* const outputs_end = outputs == nullptr ? nullptr : outputs + step.output_rows->ne[0];
-  for (const StepRows& rows : input.rows) {
-    std::int32_t position = rows.position;
-    for (const auto& part : {rows.tokens, rows.drafts}) {
-      for (const Token token : part) {
-        tokens[row] = token;
-        positions[row++] = position++;
-      }
-    }
-    if (outputs == nullptr) continue;
-    const std::int32_t first = row - rows.num_rows();
-    for (std::size_t t = 0; t < rows.targets.size(); ++t) {
-      *outputs++ = first + static_cast<std::int32_t>(t);
-    }
-    if (rows.sampler == nullptr) continue;
-    for (std::int32_t at = row - 1 - static_cast<std::int32_t>(rows.drafts.size()); at < row;
-         ++at) {
-      *outputs++ = at;
-    }
-  }
-  // Rows that the step does not have are computed, and seen by nobody.
-  std::fill(tokens + row, tokens + step.tokens->ne[0], 0);
-  std::fill(positions + row, positions + step.positions->ne[0], 0);
-  while (outputs != outputs_end) *outputs++ = 0;
-}
-
 Result<StepOutput> GgmlRunner::run(const StepInput& input) {
   const auto begin = std::chrono::steady_clock::now();
   CHECK(kv_.base != nullptr);
   ++num_steps_;
   copy_blocks(input.copies);
-  const GraphShape shape = lay_out(input);
+  const GraphShape shape = batch_.lay_out(input, kv_);
   if (shape.num_tokens > 0) {
     TRY(CachedGraph* const cached, graph_for(shape));
-    write_inputs(input, cached->step);
-    plan_.build(kv_, config_.num_heads, options_.num_threads, sequences_);
-    next_output_.store(0, std::memory_order_relaxed);
-    const ggml_status status = ggml_backend_graph_compute(backend_.get(), cached->step.graph);
+    const StepGraph& step = cached->step;
+    batch_.write(input, {ints_of(step.tokens), ints_of(step.positions), ints_of(step.output_rows)});
+    plan_.build(kv_, config_.num_heads, options_.num_threads, batch_.sequences());
+    const ggml_status status = ggml_backend_graph_compute(backend_.get(), step.graph);
     if (status != GGML_STATUS_SUCCESS) {
       return fail(ErrorCode::kInternal, fmt::format("ggml: {}", ggml_status_to_string(status)));
     }
   }
-  StepOutput output;
-  output.sampled = std::move(sampled_);
-  output.after_drafts = std::move(after_drafts_);
-  output.scored = std::move(scored_);
+  StepOutput output = batch_.take();
   output.duration = std::chrono::steady_clock::now() - begin;
   return output;
 }
@@ -338,33 +232,28 @@ void GgmlRunner::attend_op(ggml_tensor* dst, int ith, int nth, void* userdata) {
     std::memset(static_cast<char*>(dst->data) + rows * row_bytes, 0,
                 (static_cast<std::size_t>(dst->ne[1]) - rows) * row_bytes);
   }
-  attend(*call.plan, call.layer, rows_of(*dst->src[0]), out, ith, nth);
+  sluice::attend(*call.plan, call.layer, rows_of(*dst->src[0]), out, ith, nth);
 }
 
 void GgmlRunner::sample_op(ggml_tensor* dst, int, int, void* userdata) {
-  static_cast<GgmlRunner*>(userdata)->read_outputs(*dst->src[0]);
+  static_cast<GgmlRunner*>(userdata)->batch_.read(floats_of(*dst->src[0]));
 }
 
-// Entered by all threads at once: each takes the next call until none is left.
-void GgmlRunner::read_outputs(const ggml_tensor& logits) {
-  const auto vocabulary = static_cast<std::size_t>(logits.ne[0]);
-  while (true) {
-    const std::size_t i = next_output_.fetch_add(1, std::memory_order_relaxed);
-    if (i >= output_calls_.size()) return;
-    const OutputCall& call = output_calls_[i];
-    const auto row = [&](std::size_t after) {
-      float* const data = static_cast<float*>(logits.data) + (call.logits + after) * vocabulary;
-      return std::span<float>(data, vocabulary);
-    };
-    if (call.sampler == nullptr) {
-      scored_[call.row][call.target] = score_token(row(0), call.token, call.num_top);
-      continue;
-    }
-    sampled_[call.row] = draw(*call.sampler, row(0));
-    if (call.drafts.empty()) continue;
-    draw_along(call.drafts, sampled_[call.row], after_drafts_[call.row],
-               [&](std::size_t drafts) { return draw(*call.sampler, row(drafts)); });
-  }
+// The result holds nothing: it orders attend() after store().
+ggml_tensor* GgmlRunner::store(ggml_context* context, ggml_cgraph* graph, std::size_t layer,
+                               ggml_tensor* k, ggml_tensor* v) {
+  ggml_tensor* args[] = {k, v};
+  ggml_tensor* stored = ggml_custom_4d(context, GGML_TYPE_F32, 1, 1, 1, 1, args, 2, &store_op,
+                                       GGML_N_TASKS_MAX, &layer_calls_[layer]);
+  ggml_build_forward_expand(graph, stored);
+  return stored;
+}
+
+ggml_tensor* GgmlRunner::attend(ggml_context* context, std::size_t layer, ggml_tensor* q,
+                                ggml_tensor* stored) {
+  ggml_tensor* args[] = {q, stored};
+  return ggml_custom_4d(context, GGML_TYPE_F32, q->ne[0] * q->ne[1], q->ne[2], 1, 1, args, 2,
+                        &attend_op, GGML_N_TASKS_MAX, &layer_calls_[layer]);
 }
 
 }  // namespace sluice

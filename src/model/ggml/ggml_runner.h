@@ -7,7 +7,6 @@
 // mixed steps of about equal size, build nothing and allocate nothing.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -16,13 +15,14 @@
 #include "model/ggml/attention.h"
 #include "model/ggml/ggml_handles.h"
 #include "model/ggml/graph.h"
+#include "model/ggml/step_batch.h"
 #include "model/ggml/weights.h"
 #include "model/model.h"
 #include "model/model_runner.h"
 
 namespace sluice {
 
-class GgmlRunner final : public ModelRunner {
+class GgmlRunner final : public ModelRunner, private AttentionNodes {
  public:
   // `config` and `weights` must outlive the runner. kInvalidArgument: an option
   // is out of its range; kInternal: no memory for the compute buffer.
@@ -48,17 +48,6 @@ class GgmlRunner final : public ModelRunner {
     AttentionLayer layer;
     std::int32_t head_dim = 0;
   };
-  // One row of logits: a token is drawn from it, or one is scored by it. With drafts:
-  // the first of as many rows more, to be drawn from in their order.
-  struct OutputCall {
-    std::size_t row = 0;         // of the step's input
-    std::size_t logits = 0;      // the row of logits
-    Sampler* sampler = nullptr;  // null: scores
-    std::size_t target = 0;      // which of the row's targets
-    Token token = 0;
-    std::int32_t num_top = 0;
-    std::span<const Token> drafts;
-  };
 
   GgmlRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options);
   [[nodiscard]] Status reserve();
@@ -68,14 +57,16 @@ class GgmlRunner final : public ModelRunner {
   [[nodiscard]] GraphShape roomy(GraphShape shape) const;
   [[nodiscard]] StepGraph build(GraphShape shape);
   void copy_blocks(const std::vector<BlockCopy>& copies) const;
-  // Checks the caller's rows and turns them into attention sequences and samplers.
-  [[nodiscard]] GraphShape lay_out(const StepInput& input);
-  void write_inputs(const StepInput& input, const StepGraph& step) const;
+
+  void begin(ggml_context*, GraphShape) override {}
+  [[nodiscard]] ggml_tensor* store(ggml_context* context, ggml_cgraph* graph, std::size_t layer,
+                                   ggml_tensor* k, ggml_tensor* v) override;
+  [[nodiscard]] ggml_tensor* attend(ggml_context* context, std::size_t layer, ggml_tensor* q,
+                                    ggml_tensor* stored) override;
 
   static void store_op(ggml_tensor* dst, int ith, int nth, void* userdata);
   static void attend_op(ggml_tensor* dst, int ith, int nth, void* userdata);
   static void sample_op(ggml_tensor* dst, int ith, int nth, void* userdata);
-  void read_outputs(const ggml_tensor& logits);
 
   const ModelConfig& config_;
   const Weights& weights_;
@@ -91,13 +82,7 @@ class GgmlRunner final : public ModelRunner {
 
   AttentionPlan plan_;
   std::vector<LayerCall> layer_calls_;  // the graphs' ops point at these
-  std::vector<AttentionOp> attention_ops_;
-  std::vector<AttentionSequence> sequences_;
-  std::vector<OutputCall> output_calls_;
-  std::atomic<std::size_t> next_output_{0};
-  std::vector<Result<SampledToken>> sampled_;
-  std::vector<std::vector<Result<SampledToken>>> after_drafts_;
-  std::vector<std::vector<ScoredToken>> scored_;
+  StepBatch batch_;
 };
 
 }  // namespace sluice

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr std::size_t kNodesPerLayer = 72;
+constexpr std::size_t kNodesPerLayer = 96;
 constexpr std::size_t kOuterNodes = 64;
 
 class GraphBuilder {
@@ -31,8 +31,6 @@ class GraphBuilder {
   [[nodiscard]] ggml_tensor* rotate(ggml_tensor* x, const LayerConfig& layer);
   [[nodiscard]] ggml_tensor* embed();
   [[nodiscard]] Qkv project(const LayerWeights& w, ggml_tensor* x);
-  [[nodiscard]] ggml_tensor* store(const Qkv& qkv, const AttentionOp& op);
-  [[nodiscard]] ggml_tensor* attend(const Qkv& qkv, ggml_tensor* stored, const AttentionOp& op);
   [[nodiscard]] ggml_tensor* ffn(const LayerWeights& w, ggml_tensor* x);
   [[nodiscard]] ggml_tensor* experts(const LayerWeights& w, ggml_tensor* x);
   // The residual stream after the layer; null after the last one where no
@@ -136,19 +134,6 @@ GraphBuilder::Qkv GraphBuilder::project(const LayerWeights& w, ggml_tensor* x) {
   return {part(w.q, w.q_bias, heads), part(w.k, w.k_bias, kv_heads), part(w.v, w.v_bias, kv_heads)};
 }
 
-// The result holds nothing: it orders attend() after store().
-ggml_tensor* GraphBuilder::store(const Qkv& qkv, const AttentionOp& op) {
-  ggml_tensor* args[] = {qkv.k, qkv.v};
-  return ggml_custom_4d(context_, GGML_TYPE_F32, 1, 1, 1, 1, args, 2, op.store, GGML_N_TASKS_MAX,
-                        op.userdata);
-}
-
-ggml_tensor* GraphBuilder::attend(const Qkv& qkv, ggml_tensor* stored, const AttentionOp& op) {
-  ggml_tensor* args[] = {qkv.q, stored};
-  return ggml_custom_4d(context_, GGML_TYPE_F32, std::int64_t{config_.head_dim} * config_.num_heads,
-                        shape_.num_tokens, 1, 1, args, 2, op.attend, GGML_N_TASKS_MAX, op.userdata);
-}
-
 ggml_tensor* GraphBuilder::ffn(const LayerWeights& w, ggml_tensor* x) {
   if (architecture_.ffn == FfnKind::kExperts) return experts(w, x);
   ggml_tensor* up = linear(w.ffn_up, w.ffn_up_bias, x);
@@ -202,19 +187,17 @@ ggml_tensor* GraphBuilder::experts(const LayerWeights& w, ggml_tensor* x) {
 ggml_tensor* GraphBuilder::layer(std::size_t index, ggml_tensor* x) {
   const LayerWeights& w = weights_.layers[index];
   const LayerConfig& settings = config_.layers[index];
-  const AttentionOp& op = hooks_.attention[index];
   const bool last = index + 1 == weights_.layers.size();
 
   Qkv qkv = project(w, norm(x, w.attn_norm));
   if (w.k_norm != nullptr) qkv.k = norm(qkv.k, w.k_norm);
   qkv.k = rotate(qkv.k, settings);
-  ggml_tensor* stored = store(qkv, op);
-  ggml_build_forward_expand(out_.graph, stored);
+  ggml_tensor* stored = hooks_.attention->store(context_, out_.graph, index, qkv.k, qkv.v);
   if (last && shape_.num_outputs == 0) return nullptr;
 
   if (w.q_norm != nullptr) qkv.q = norm(qkv.q, w.q_norm);
   qkv.q = rotate(qkv.q, settings);
-  ggml_tensor* y = attend(qkv, stored, op);
+  ggml_tensor* y = hooks_.attention->attend(context_, index, qkv.q, stored);
   if (last && out_.output_rows != nullptr) {
     y = ggml_get_rows(context_, y, out_.output_rows);
     x = ggml_get_rows(context_, x, out_.output_rows);
@@ -249,6 +232,7 @@ StepGraph GraphBuilder::build() {
   if (shape_.num_outputs > 0 && shape_.num_outputs < shape_.num_tokens) {
     out_.output_rows = input(shape_.num_outputs, "output_rows");
   }
+  hooks_.attention->begin(context_, shape_);
   ggml_tensor* x = embed();
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) x = layer(i, x);
   if (x != nullptr) finish(x);
@@ -261,7 +245,7 @@ StepGraph build_step_graph(const ModelConfig& config, const ModelTensors& weight
                            bool long_context, const GraphHooks& hooks) {
   CHECK_GT(shape.num_tokens, 0);
   CHECK_LE(shape.num_outputs, shape.num_tokens);
-  CHECK_EQ(hooks.attention.size(), weights.layers.size());
+  CHECK(hooks.attention != nullptr);
   return GraphBuilder(config, weights, shape, long_context, hooks).build();
 }
 

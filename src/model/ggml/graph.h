@@ -2,7 +2,8 @@
 //
 // A graph depends on the numbers of rows and outputs only: which tokens, where
 // their KV lies and who samples are inputs and callbacks, so that a steady batch
-// replays its graph. Attention and sampling are custom ops that call back.
+// replays its graph. Sampling is a custom op that calls back; attention is what
+// the device's AttentionNodes make of it.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +21,26 @@ struct GraphShape {
   friend auto operator<=>(const GraphShape&, const GraphShape&) = default;
 };
 
-// A layer's attention as the custom ops find it; lives as long as the graph.
-struct AttentionOp {
-  ggml_custom_op_t store = nullptr;   // src[0]: K, src[1]: V, both [dim, head, token]
-  ggml_custom_op_t attend = nullptr;  // src[0]: Q [dim, head, token]; dst: [dim * head, token]
-  void* userdata = nullptr;
+// How a layer's attention becomes nodes: what devices differ in. Lives as long as
+// the graphs made with it.
+class AttentionNodes {
+ public:
+  virtual ~AttentionNodes() = default;
+
+  // Once a graph, before its layers: for inputs that all of them share.
+  virtual void begin(ggml_context* context, GraphShape shape) = 0;
+  // Adds to the graph what writes the rows' K and V, [dim, head, token], into the
+  // cache. The result goes to attend(), which it precedes.
+  [[nodiscard]] virtual ggml_tensor* store(ggml_context* context, ggml_cgraph* graph,
+                                           std::size_t layer, ggml_tensor* k, ggml_tensor* v) = 0;
+  // Q is [dim, head, token], the result [dim * head, token].
+  [[nodiscard]] virtual ggml_tensor* attend(ggml_context* context, std::size_t layer,
+                                            ggml_tensor* q, ggml_tensor* stored) = 0;
 };
 
 struct GraphHooks {
-  std::span<const AttentionOp> attention;  // one a layer
-  ggml_custom_op_t sample = nullptr;       // src[0]: logits [vocabulary, output]
+  AttentionNodes* attention = nullptr;
+  ggml_custom_op_t sample = nullptr;  // src[0]: logits [vocabulary, output]
   void* sample_userdata = nullptr;
 };
 

@@ -72,7 +72,7 @@ class LoadedWeights final : public Weights {
 
   [[nodiscard]] const ModelTensors& tensors() const override { return tensors_; }
   [[nodiscard]] const GgufFile& file() const override { return *file_; }
-  [[nodiscard]] std::size_t repacked_bytes() const override { return repacked_bytes_; }
+  [[nodiscard]] std::size_t copied_bytes() const override { return copied_bytes_; }
 
  private:
   struct Placed {
@@ -96,28 +96,37 @@ class LoadedWeights final : public Weights {
   [[nodiscard]] Status declare_ffn(const ModelConfig& config, const std::string& prefix,
                                    LayerWeights& layer);
   [[nodiscard]] Status check_all_taken() const;
+  [[nodiscard]] Status check_room() const;
+  // Copies the tensors that go into `type`, in buffers no larger than it takes.
+  [[nodiscard]] Status fill(ggml_backend_buffer_type_t type, std::size_t& done, std::size_t total);
   void report(std::size_t done, std::size_t total) const;
   void forget_pages(const GgufTensor& source) const;
 
   std::unique_ptr<GgufFile> file_;
   const WeightOptions options_;
   ggml_backend_dev_t device_ = nullptr;
+  bool on_device_ = false;  // a device's memory, not the CPU's
   std::vector<ggml_backend_buffer_type_t> faster_types_;
   std::vector<GgmlBuffer> buffers_;
   GgmlContext context_;
   std::vector<Placed> placed_;
   std::deque<PackedMatrix> packed_;  // tensors point at them
   std::set<std::string, std::less<>> taken_;
-  std::size_t repacked_bytes_ = 0;
+  std::size_t copied_bytes_ = 0;
   ModelTensors tensors_;
 };
 
 LoadedWeights::LoadedWeights(std::unique_ptr<GgufFile> file, const WeightOptions& options)
     : file_(std::move(file)), options_(options) {
   ggml_cpu_init();
-  device_ = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  on_device_ = options_.device != nullptr;
+  device_ = on_device_ ? options_.device : ggml_backend_reg_dev_get(ggml_backend_cpu_reg(), 0);
   CHECK(device_ != nullptr);
-  if (options_.repack) faster_types_ = faster_buffer_types(device_);
+  if (on_device_) {
+    faster_types_ = {ggml_backend_dev_buffer_type(device_)};
+  } else if (options_.repack) {
+    faster_types_ = faster_buffer_types(device_);
+  }
   // One more than the file has: tied embeddings are a tensor of their own.
   const std::size_t num_tensors = file_->tensors().size() + 1;
   context_.reset(ggml_init({num_tensors * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
@@ -129,8 +138,10 @@ ggml_tensor* LoadedWeights::place(const GgufTensor& source, Use use) {
       ggml_new_tensor(context_.get(), source.type, GGML_MAX_DIMS, source.shape.data());
   ggml_set_name(tensor, source.name.c_str());
   Placed placed{&source, tensor};
-  placed.packed =
-      use == Use::kMatrix && options_.repack && PackedMatrix::helps(source.type, source.shape[0]);
+  placed.packed = use == Use::kMatrix && options_.repack && !on_device_ &&
+                  PackedMatrix::helps(source.type, source.shape[0]);
+  // Rows of the embedding are few bytes a step: looked up where the file is mapped.
+  if (use == Use::kVector && on_device_) placed.type = faster_types_.front();
   if ((use == Use::kMatrix || use == Use::kExperts) && !placed.packed) {
     for (auto* type : faster_types_) {
       if (!supports(device_, type, source, use)) continue;
@@ -310,11 +321,65 @@ void LoadedWeights::forget_pages(const GgufTensor& source) const {
   static_cast<void>(madvise(base + begin, end - begin, MADV_DONTNEED));
 }
 
+Status LoadedWeights::check_room() const {
+  std::size_t wanted = 0;
+  for (const Placed& p : placed_) {
+    if (p.type != nullptr) wanted += ggml_backend_buft_get_alloc_size(p.type, p.tensor);
+  }
+  std::size_t room = 0;
+  std::size_t all = 0;
+  ggml_backend_dev_memory(device_, &room, &all);
+  if (wanted <= room) return {};
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  return fail(ErrorCode::kNeverFits,
+              fmt::format("{}: {} MiB of weights do not fit on {}, which has {} of {} MiB free",
+                          file_->path(), wanted / kMiB, ggml_backend_dev_name(device_), room / kMiB,
+                          all / kMiB));
+}
+
+Status LoadedWeights::fill(ggml_backend_buffer_type_t type, std::size_t& done, std::size_t total) {
+  const std::size_t alignment = ggml_backend_buft_get_alignment(type);
+  const std::size_t most = ggml_backend_buft_get_max_size(type);
+  const auto size_of = [&](const Placed& p) {
+    return GGML_PAD(ggml_backend_buft_get_alloc_size(type, p.tensor), alignment);
+  };
+  for (std::size_t begin = 0; begin < placed_.size();) {
+    std::size_t bytes = 0;
+    std::size_t end = begin;
+    for (; end < placed_.size(); ++end) {
+      if (placed_[end].type != type) continue;
+      if (bytes > 0 && bytes + size_of(placed_[end]) > most - alignment) break;
+      bytes += size_of(placed_[end]);
+    }
+    if (bytes == 0) return {};
+    GgmlBuffer buffer(ggml_backend_buft_alloc_buffer(type, bytes + alignment));
+    if (buffer == nullptr) {
+      return fail(ErrorCode::kInternal, fmt::format("no memory for {} bytes of weights in {}",
+                                                    bytes, ggml_backend_buft_name(type)));
+    }
+    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    ggml_tallocr allocator = ggml_tallocr_new(buffer.get());
+    for (; begin < end; ++begin) {
+      const Placed& p = placed_[begin];
+      if (p.type != type) continue;
+      CHECK(ggml_tallocr_alloc(&allocator, p.tensor) == GGML_STATUS_SUCCESS);
+      ggml_backend_tensor_set(p.tensor, p.source->data, 0, p.source->bytes);
+      if (p.source->name != "token_embd.weight") forget_pages(*p.source);
+      report(done += p.source->bytes, total);
+    }
+    spdlog::debug("weights: {} bytes in {}", bytes, ggml_backend_buft_name(type));
+    copied_bytes_ += bytes;
+    buffers_.push_back(std::move(buffer));
+  }
+  return {};
+}
+
 Status LoadedWeights::load() {
   std::size_t total = 0;
   std::size_t done = 0;
   for (const Placed& p : placed_) total += p.source->bytes;
 
+  if (on_device_) TRY_STATUS(check_room());
   auto* mapping = const_cast<std::byte*>(file_->data());
   buffers_.emplace_back(ggml_backend_cpu_buffer_from_ptr(mapping, file_->bytes()));
   ggml_backend_buffer_set_usage(buffers_.back().get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
@@ -333,36 +398,12 @@ Status LoadedWeights::load() {
     if (!p.packed) continue;
     p.tensor->extra = &packed_.emplace_back(p.source->type, p.source->shape[1], p.source->shape[0],
                                             p.source->data);
-    repacked_bytes_ += packed_.back().bytes();
+    copied_bytes_ += packed_.back().bytes();
     if (p.source->name != "token_embd.weight") forget_pages(*p.source);
     report(done += p.source->bytes, total);
   }
 
-  for (auto* type : faster_types_) {
-    std::size_t bytes = 0;
-    const std::size_t alignment = ggml_backend_buft_get_alignment(type);
-    for (const Placed& p : placed_) {
-      if (p.type != type) continue;
-      bytes += GGML_PAD(ggml_backend_buft_get_alloc_size(type, p.tensor), alignment);
-    }
-    if (bytes == 0) continue;
-    GgmlBuffer buffer(ggml_backend_buft_alloc_buffer(type, bytes + alignment));
-    if (buffer == nullptr) {
-      return fail(ErrorCode::kInternal, fmt::format("no memory for {} bytes of weights", bytes));
-    }
-    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    ggml_tallocr allocator = ggml_tallocr_new(buffer.get());
-    for (const Placed& p : placed_) {
-      if (p.type != type) continue;
-      CHECK(ggml_tallocr_alloc(&allocator, p.tensor) == GGML_STATUS_SUCCESS);
-      ggml_backend_tensor_set(p.tensor, p.source->data, 0, p.source->bytes);
-      if (p.source->name != "token_embd.weight") forget_pages(*p.source);
-      report(done += p.source->bytes, total);
-    }
-    spdlog::debug("weights: {} bytes in {}", bytes, ggml_backend_buft_name(type));
-    repacked_bytes_ += bytes;
-    buffers_.push_back(std::move(buffer));
-  }
+  for (auto* type : faster_types_) TRY_STATUS(fill(type, done, total));
   report(total, total);
   return {};
 }

@@ -1,5 +1,5 @@
 // A model's weights as ggml tensors: mapped from the file, or copied into a
-// layout that this processor multiplies faster.
+// layout that this processor multiplies faster, or into a device's memory.
 //
 // Shared by all runners of a process and immutable after loading. Tensors point
 // into the file's mapping, which this class keeps open.
@@ -16,6 +16,7 @@
 #include "model/ggml/packed_matrix.h"
 
 struct ggml_tensor;
+struct ggml_backend_device;
 
 namespace sluice {
 
@@ -62,6 +63,7 @@ struct ModelTensors {
 
 struct WeightOptions {
   bool repack = true;                       // use faster layouts where ggml or we have them
+  ggml_backend_device* device = nullptr;    // whose memory they are copied into; null: the CPU
   std::function<void(double)> on_progress;  // 0..1; may be empty
 };
 
@@ -70,14 +72,16 @@ class Weights {
   virtual ~Weights() = default;
   [[nodiscard]] virtual const ModelTensors& tensors() const = 0;
   [[nodiscard]] virtual const GgufFile& file() const = 0;
-  [[nodiscard]] virtual std::size_t repacked_bytes() const = 0;
+  // Copied out of the mapping: into other layouts, or to a device.
+  [[nodiscard]] virtual std::size_t copied_bytes() const = 0;
 };
 
 // The weight in our own layout where it lies in that, and so nowhere else; or null.
 [[nodiscard]] const PackedMatrix* packed_matrix(const ggml_tensor& weight);
 
 // kInvalidArgument: a tensor is missing, has another shape or a type that cannot
-// be computed with, or is one that this architecture does not know.
+// be computed with, or is one that this architecture does not know; kNeverFits: the
+// device has not enough memory.
 [[nodiscard]] Result<std::unique_ptr<Weights>> load_weights(std::unique_ptr<GgufFile> file,
                                                             const ModelConfig& config,
                                                             const WeightOptions& options);
