@@ -33,7 +33,7 @@ def expected(server):
     raise AssertionError(f"only {len(jobs)} prompts have answers that can be compared")
 
 
-@pytest.mark.parametrize("prefill,decode", [("cpu", DEVICE), (DEVICE, "cpu"), (DEVICE, DEVICE)])
+@pytest.mark.parametrize("prefill,decode", [("cpu", DEVICE)])
 def test_sequences_go_from_device_to_device(log_folder, expected, prefill, decode):
     name = f"device-{prefill}-{decode}".replace(":", "")
     gateway = Gateway(log_folder / f"{name}-gateway.log", "--lease-seconds", PATIENT,
