@@ -73,6 +73,7 @@ void GlobalScheduler::runs_at(RequestId request, std::int32_t attempt, const Pla
     return;
   }
   it->second.placement = placement;
+  it->second.moved = true;
   ledger_.remove(request);
   if (it->second.cancelled) instances_.cancel(placement, request);
   const LoadRow* row = table_.find(placement.instance);
@@ -99,20 +100,47 @@ void GlobalScheduler::instance_gone(InstanceId instance, Incarnation incarnation
 
 void GlobalScheduler::on_tokens(std::vector<TokenEvent>&& events, TimePoint now) {
   std::vector<Queued> lost;
-  bool ended = false;
-  std::erase_if(events, [&](TokenEvent& event) {
-    ended = ended || event.finish != FinishReason::kNone;
-    return !take(event, lost, now);
-  });
-  if (!events.empty()) sink_.on_tokens(std::move(events));
+  std::vector<TokenEvent> out;
+  out.reserve(events.size());
+  for (TokenEvent& event : events) take(std::move(event), out, lost, now);
+  const bool ended = std::ranges::any_of(
+      out, [](const TokenEvent& event) { return event.finish != FinishReason::kNone; });
+  const bool room = ended || !lost.empty();
+  if (!out.empty()) sink_.on_tokens(std::move(out));
   retry(std::move(lost), now);
-  if (ended) serve_queue(now);
+  if (room) serve_queue(now);
+}
+
+// Puts into `out` what the client may see now: with it come those that waited for it.
+void GlobalScheduler::take(TokenEvent&& event, std::vector<TokenEvent>& out,
+                           std::vector<Queued>& lost, TimePoint now) {
+  const RequestId request = event.request;
+  auto it = placed_.find(request);
+  if (it == placed_.end() || event.attempt != it->second.request.attempt) return;
+  const bool failed =
+      event.finish == FinishReason::kError || event.finish == FinishReason::kCancelled;
+  if (it->second.moved && !failed && event.index > std::ssize(it->second.request.output)) {
+    std::vector<TokenEvent>& early = it->second.early;
+    if (early.empty()) it->second.early_since = now;
+    gaps_.insert(request);
+    const auto after = std::ranges::upper_bound(early, event.index, {}, &TokenEvent::index);
+    early.insert(after, std::move(event));
+    return;
+  }
+  if (admit(it, event, lost, now)) out.push_back(std::move(event));
+  for (it = placed_.find(request); it != placed_.end(); it = placed_.find(request)) {
+    std::vector<TokenEvent>& early = it->second.early;
+    if (early.empty() || early.front().index > std::ssize(it->second.request.output)) return;
+    TokenEvent next = std::move(early.front());
+    early.erase(early.begin());
+    it->second.early_since = now;
+    if (admit(it, next, lost, now)) out.push_back(std::move(next));
+  }
 }
 
 // True if the event is the client's to see.
-bool GlobalScheduler::take(TokenEvent& event, std::vector<Queued>& lost, TimePoint now) {
-  const auto it = placed_.find(event.request);
-  if (it == placed_.end() || event.attempt != it->second.request.attempt) return false;
+bool GlobalScheduler::admit(PlacedAt it, TokenEvent& event, std::vector<Queued>& lost,
+                            TimePoint now) {
   Placed& placed = it->second;
   std::vector<Token>& output = placed.request.output;
   if (event.has_token) {
@@ -151,6 +179,32 @@ bool GlobalScheduler::take(TokenEvent& event, std::vector<Queued>& lost, TimePoi
   placed_.erase(it);
   ledger_.remove(event.request);
   return !instance_failed;
+}
+
+// Whoever had the tokens that are missing is gone, and they with it.
+void GlobalScheduler::give_gaps_up(TimePoint now) {
+  std::vector<Queued> lost;
+  std::erase_if(gaps_, [&](RequestId request) {
+    const auto it = placed_.find(request);
+    if (it == placed_.end() || it->second.early.empty()) return true;
+    Placed& placed = it->second;
+    if (now - placed.early_since < options_.gap_limit) return false;
+    instances_.cancel(placed.placement, request);
+    Error error = error_of(ErrorCode::kUnavailable,
+                           fmt::format("token {} was lost when the request was handed over",
+                                       placed.request.output.size()));
+    if (placed.cancelled) {
+      end(placed.request, FinishReason::kCancelled, {}, now);
+    } else {
+      lost.push_back({.request = std::make_unique<Request>(std::move(placed.request)),
+                      .since = now,
+                      .lost = std::move(error)});
+    }
+    ledger_.remove(request);
+    placed_.erase(it);
+    return true;
+  });
+  retry(std::move(lost), now);
 }
 
 void GlobalScheduler::lose_placed_on(InstanceId instance, Incarnation up_to, const Error& error,
@@ -283,6 +337,7 @@ void GlobalScheduler::cancel(RequestId request, TimePoint now) {
 void GlobalScheduler::tick(TimePoint now) {
   ledger_.expire(now);
   abandon_silent(now);
+  give_gaps_up(now);
   end_lost(now);
   // The queue is in the order of arrival, so those that waited longest are in front.
   while (!queue_.empty() && now - queue_.front().since >= options_.queue_timeout) {

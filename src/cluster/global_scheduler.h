@@ -16,11 +16,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "cluster/global_scheduler_options.h"
 #include "cluster/serving.h"
 #include "engine/request.h"
 #include "scheduling/ledger.h"
@@ -41,16 +43,6 @@ class InstancePort {
   virtual void cancel(const Placement& placement, RequestId request) = 0;
   // The scheduler has given this incarnation up: it is to stop what it holds.
   virtual void abandon(const Placement&) {}
-};
-
-struct GlobalSchedulerOptions {
-  std::int32_t queue_limit = 256;                     // requests; 0: refuse at once
-  Duration queue_timeout = std::chrono::minutes(10);  // longest wait in the queue
-  bool ledger = true;             // false: reports alone count, to see what the ledger is worth
-  std::int32_t max_attempts = 3;  // placements of one request
-  Duration retry_wait{};          // who lost its instance waits so long where no other is
-  // An instance that does not report for so long has hung and is given up.
-  Duration silence_limit = Duration::max();
 };
 
 class GlobalScheduler final {
@@ -103,7 +95,11 @@ class GlobalScheduler final {
     Placement placement;
     Request request;  // with the output so far
     bool cancelled = false;
+    bool moved = false;             // it was handed over
+    std::vector<TokenEvent> early;  // ahead of tokens that are still to come; by index
+    TimePoint early_since{};
   };
+  using PlacedAt = std::map<RequestId, Placed>::iterator;
   enum class Attempt : std::uint8_t { kPlaced, kWait, kRefused };
 
   Attempt try_place(Queued& queued, TimePoint now);
@@ -116,7 +112,11 @@ class GlobalScheduler final {
   void enqueue(Queued queued, TimePoint now);
   void record(Decision decision);
   void end(const Request& request, FinishReason finish, Error error, TimePoint now);
-  [[nodiscard]] bool take(TokenEvent& event, std::vector<Queued>& lost, TimePoint now);
+  void take(TokenEvent&& event, std::vector<TokenEvent>& out, std::vector<Queued>& lost,
+            TimePoint now);
+  [[nodiscard]] bool admit(PlacedAt it, TokenEvent& event, std::vector<Queued>& lost,
+                           TimePoint now);
+  void give_gaps_up(TimePoint now);
   void lose_placed_on(InstanceId instance, Incarnation up_to, const Error& error, TimePoint now);
   void retry(std::vector<Queued> lost, TimePoint now);
   void end_lost(TimePoint now);
@@ -134,6 +134,7 @@ class GlobalScheduler final {
   PrefixDirectory prefixes_;
   std::deque<Queued> queue_;  // first come, first served
   std::map<RequestId, Placed> placed_;
+  std::set<RequestId> gaps_;  // some events of these are early, or were
   bool draining_ = false;
   bool retrying_ = true;
 

@@ -273,6 +273,67 @@ TEST(GlobalScheduler, WhatWasHandedOverIsCancelledAndLostWhereItRuns) {
   EXPECT_EQ(w.instances.cancelled.back().first, InstanceId{3});
 }
 
+TokenEvent token_event(std::uint64_t id, std::int32_t index, std::int32_t attempt = 0) {
+  TokenEvent event;
+  event.request = RequestId{id};
+  event.attempt = attempt;
+  event.index = index;
+  event.has_token = true;
+  event.token.token = static_cast<Token>(index);
+  return event;
+}
+
+// Each has its own way to the scheduler.
+TEST(GlobalScheduler, TokensOfTheNewInstanceThatOvertakeThoseOfTheOldOneWait) {
+  World w;
+  w.report(1);
+  w.submit(1);
+  w.report(2);
+  w.scheduler.on_tokens({token_event(1, 0)}, w.now);
+  w.scheduler.runs_at(RequestId{1}, 0, {InstanceId{2}, Incarnation{1}}, w.now);
+  TokenEvent end;
+  end.request = RequestId{1};
+  end.index = 5;
+  end.finish = FinishReason::kStop;
+  w.scheduler.on_tokens({token_event(1, 3), token_event(1, 4), end}, w.now);
+  EXPECT_THAT(w.out.tokens[RequestId{1}], testing::ElementsAre(0));
+  EXPECT_TRUE(w.out.ended.empty());
+  w.scheduler.on_tokens({token_event(1, 1)}, w.now);
+  EXPECT_THAT(w.out.tokens[RequestId{1}], testing::ElementsAre(0, 1));
+  w.scheduler.on_tokens({token_event(1, 2)}, w.now);
+  EXPECT_THAT(w.out.tokens[RequestId{1}], testing::ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_EQ(w.end_of(1).finish, FinishReason::kStop);
+  EXPECT_TRUE(w.scheduler.idle());
+}
+
+TEST(GlobalScheduler, WhatIsMissingForLongWasLostAndTheRequestGoesElsewhere) {
+  for (const bool leaves : {false, true}) {
+    World w;
+    w.report(1);
+    w.submit(1);
+    w.report(2);
+    w.scheduler.on_tokens({token_event(1, 0)}, w.now);
+    w.scheduler.runs_at(RequestId{1}, 0, {InstanceId{2}, Incarnation{1}}, w.now);
+    w.scheduler.on_tokens({token_event(1, 2)}, w.now);
+    if (leaves) w.scheduler.cancel(RequestId{1}, w.now);
+    w.now += 1900ms;
+    w.scheduler.tick(w.now);
+    EXPECT_EQ(w.instances.taken[RequestId{1}].attempt, 0);
+    w.now += 200ms;
+    w.scheduler.tick(w.now);
+    EXPECT_EQ(w.instances.cancelled.back(), std::pair(InstanceId{2}, RequestId{1}));
+    if (leaves) {
+      EXPECT_EQ(w.end_of(1).finish, FinishReason::kCancelled);
+      continue;
+    }
+    EXPECT_EQ(w.instances.taken[RequestId{1}].attempt, 1);
+    EXPECT_THAT(w.instances.taken[RequestId{1}].output, testing::ElementsAre(0));
+    w.scheduler.on_tokens({token_event(1, 1), token_event(1, 3)}, w.now);  // of attempt 0
+    w.scheduler.on_tokens({token_event(1, 1, 1)}, w.now);
+    EXPECT_THAT(w.out.tokens[RequestId{1}], testing::ElementsAre(0, 1));
+  }
+}
+
 TEST(GlobalScheduler, WhoSpeaksOfAnAttemptThatWasGivenUpIsToldToStop) {
   World w;
   w.report(1);

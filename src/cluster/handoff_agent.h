@@ -26,17 +26,6 @@
 
 namespace sluice {
 
-// Whose a request is, for who has to be told of it.
-struct RequestOrigin {
-  RequestId request;
-  std::int32_t attempt = 0;  // Request::attempt
-  std::uint64_t gateway = 0;
-  std::string trace_id;
-};
-[[nodiscard]] inline RequestOrigin origin_of(const Request& request) {
-  return {request.id, request.attempt, request.gateway, request.trace_id};
-}
-
 // The way to other instances and to the global scheduler. Calls return at once.
 class PeerPort {
  public:
@@ -90,6 +79,10 @@ class HandoffAgent final : private SourceHost, private TargetHost {
   }
   [[nodiscard]] bool idle() const { return source_.idle() && target_.idle(); }
   [[nodiscard]] HandoffStats stats() const;
+  // For who looks on.
+  [[nodiscard]] const HandoffSource& source() const { return source_; }
+  [[nodiscard]] const HandoffTarget& target() const { return target_; }
+  [[nodiscard]] const LoadTable& loads() const { return scheduler_.loads(); }
   [[nodiscard]] std::vector<Decision> take_decisions() { return scheduler_.take_decisions(); }
 
  private:

@@ -31,6 +31,17 @@
 
 namespace sluice {
 
+// Whose a request is, for who has to be told of it.
+struct RequestOrigin {
+  RequestId request;
+  std::int32_t attempt = 0;  // Request::attempt
+  std::uint64_t gateway = 0;
+  std::string trace_id;
+};
+[[nodiscard]] inline RequestOrigin origin_of(const Request& request) {
+  return {request.id, request.attempt, request.gateway, request.trace_id};
+}
+
 // KV can be read only by who computes the same with it.
 struct KvIdentity {
   std::uint64_t model = 0;  // of weights, vocabulary and KV rows

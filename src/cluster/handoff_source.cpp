@@ -248,6 +248,14 @@ void HandoffSource::peer_gone(InstanceId instance, Incarnation up_to, TimePoint 
   for (const RequestId request : hit) lost(out_.at(request), now, host);
 }
 
+std::vector<OpenHandoff> HandoffSource::open() const {
+  std::vector<OpenHandoff> all;
+  for (const auto& [request, out] : out_) {
+    all.push_back({request, static_cast<std::uint8_t>(out.state), out.target});
+  }
+  return all;
+}
+
 // --- Time ------------------------------------------------------------------------
 
 TimePoint HandoffSource::due(const Outgoing& out) const {

@@ -23,20 +23,10 @@
 #include "base/ids.h"
 #include "base/time.h"
 #include "cluster/handoff_messages.h"
+#include "cluster/handoff_options.h"
 #include "cluster/handoff_stats.h"
 
 namespace sluice {
-
-struct HandoffOptions {
-  std::int32_t max_tries = 3;                // reservations asked for, without an answer's wait
-  std::int32_t least_left_tokens = 4;        // to be generated; for less it stays
-  std::int32_t spare_tokens = 64;            // generated here while KV goes over
-  Duration lease = std::chrono::seconds(5);  // of reservations and of kept KV
-  Duration reserve_timeout = std::chrono::seconds(1);
-  Duration send_timeout = std::chrono::seconds(30);
-  Duration patience = std::chrono::seconds(10);  // for room elsewhere, before it stays for good
-  Duration least_wait = std::chrono::milliseconds(20);  // before the same targets are asked again
-};
 
 // Who to ask, or when to look again.
 struct TargetChoice {
@@ -94,13 +84,15 @@ class HandoffSource final {
   [[nodiscard]] bool idle() const { return out_.empty(); }
   [[nodiscard]] std::size_t size() const { return out_.size(); }
   [[nodiscard]] const SourceStats& stats() const { return stats_; }
+  // All that are under way, by request.
+  [[nodiscard]] std::vector<OpenHandoff> open() const;
   // Equal values behave equally, whatever they have counted.
   friend bool operator==(const HandoffSource& a, const HandoffSource& b) {
     return a.out_ == b.out_ && a.moved_ == b.moved_;
   }
 
  private:
-  enum class State : std::uint8_t { kPlacing, kReserving, kSending, kClosing, kCommitting };
+  using State = HandoffStage;
   struct Outgoing {
     HandoffKey key;
     State state = State::kPlacing;

@@ -26,6 +26,16 @@ enum class HandoffStage : std::uint8_t { kPlacing, kReserving, kSending, kClosin
 inline constexpr std::array<const char*, 5> kHandoffStageNames = {"placing", "reserving", "sending",
                                                                   "closing", "committing"};
 
+// What has come from a source, in the order of its life.
+enum class ArrivalStage : std::uint8_t { kReserved, kCommitted, kRunning, kEnded };
+
+// One of an instance's handoffs, as its source or its target.
+struct OpenHandoff {
+  RequestId request;
+  std::uint8_t stage = 0;  // a HandoffStage of a source's, an ArrivalStage of a target's
+  Placement peer;          // with kPlacing: who was asked last
+};
+
 using StageSeconds = FixedHistogram<12>;
 inline StageSeconds stage_seconds() {
   return {{1e-5, 1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05, 0.1, 0.5, 1, 5}, {}, 0};

@@ -176,6 +176,15 @@ void HandoffTarget::peer_gone(InstanceId instance, Incarnation up_to, TargetHost
   }
 }
 
+std::vector<OpenHandoff> HandoffTarget::open() const {
+  std::vector<OpenHandoff> all;
+  for (const auto& [request, in] : in_) {
+    if (in.released) continue;
+    all.push_back({request, static_cast<std::uint8_t>(in.state), in.source});
+  }
+  return all;
+}
+
 // --- Time ------------------------------------------------------------------------
 
 TimePoint HandoffTarget::due(const Incoming& in) const {

@@ -13,10 +13,12 @@
 #include <map>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/time.h"
 #include "cluster/handoff_messages.h"
+#include "cluster/handoff_stats.h"
 
 namespace sluice {
 
@@ -66,11 +68,13 @@ class HandoffTarget final {
   [[nodiscard]] bool idle() const { return in_.empty(); }
   [[nodiscard]] std::int64_t taken() const { return taken_; }
   [[nodiscard]] std::int64_t expired() const { return expired_; }
+  // All that the source may still think of, by request.
+  [[nodiscard]] std::vector<OpenHandoff> open() const;
   // Equal values behave equally, whatever they have counted.
   friend bool operator==(const HandoffTarget& a, const HandoffTarget& b) { return a.in_ == b.in_; }
 
  private:
-  enum class State : std::uint8_t { kReserved, kCommitted, kRunning, kEnded };
+  using State = ArrivalStage;
   struct Incoming {
     HandoffKey key;
     Placement source;

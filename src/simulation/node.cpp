@@ -114,6 +114,7 @@ Node::~Node() = default;
 void Node::start() {
   crash();
   ++incarnation_.value;
+  seek(peers_ != nullptr && options_.role == Role::kPrefill);
   busy_until_ = clock_->now();
   TokenSink& token_sink = *this;
   ReportSink& report_sink = *this;
@@ -123,6 +124,7 @@ void Node::start() {
 
 void Node::crash() {
   before_ = totals();
+  seek(false);
   life_.reset();
   inbox_.clear();
   last_report_ = {};
@@ -136,8 +138,9 @@ void Node::crash() {
   forget_later(mail);
 }
 
-void Node::drain() {
-  if (life_) life_->agent.drain();
+void Node::seek(bool targets) {
+  if (std::exchange(seeks_targets_, targets) == targets) return;
+  peers_->seeking += targets ? 1 : -1;
 }
 
 void Node::submit(std::unique_ptr<Request> request, Incarnation incarnation) {
@@ -156,6 +159,9 @@ void Node::handle(Command& command) {
     life_->agent.submit(std::move(*request));
   } else if (const auto* id = std::get_if<RequestId>(&command)) {
     if (handoff == nullptr || !handoff->cancel(*id)) life_->agent.cancel(*id);
+  } else if (std::holds_alternative<Drain>(command)) {
+    life_->agent.drain();
+    if (handoff != nullptr) handoff->leave();
   } else if (handoff == nullptr) {
     return;
   } else if (auto* letter = std::get_if<HandoffMail>(&command)) {
@@ -232,7 +238,7 @@ void Node::runs_at(const RequestOrigin& origin, const Placement& placement) {
 }
 
 void Node::share(const LoadReport& report) {
-  if (report.role == Role::kPrefill) return;  // nobody hands over to those
+  if (report.role == Role::kPrefill || peers_->seeking == 0) return;  // nobody asks for it
   shared.push_back({clock_->now(), {}, incarnation_, report});
 }
 

@@ -57,7 +57,8 @@ class Node final : private TokenSink, private ReportSink, private PeerPort {
   void start();  // a new incarnation
   void crash();  // what it holds, and what would leave it later, is gone
   void hang_until(TimePoint until) { busy_until_ = std::max(busy_until_, until); }
-  void drain();
+  // It takes no more requests, and hands over what it has.
+  void drain() { push(Drain{}); }
 
   // Arrive in the inbox, which is read before the next step. A request for another
   // incarnation is dropped, as a receiver does.
@@ -75,6 +76,8 @@ class Node final : private TokenSink, private ReportSink, private PeerPort {
   [[nodiscard]] InstanceId id() const { return id_; }
   [[nodiscard]] bool alive() const { return life_ != nullptr; }
   [[nodiscard]] bool idle() const;  // holds no request and no reservation
+  // It hands over, so others' reports go to it.
+  [[nodiscard]] bool seeks_targets() const { return alive() && seeks_targets_; }
   [[nodiscard]] Incarnation incarnation() const { return incarnation_; }
   [[nodiscard]] TimePoint busy_until() const { return busy_until_; }
   [[nodiscard]] const Engine* engine() const;  // null: it is not alive
@@ -100,8 +103,9 @@ class Node final : private TokenSink, private ReportSink, private PeerPort {
   struct PeerGone {
     Placement peer;
   };
+  struct Drain {};
   using Command =
-      std::variant<std::unique_ptr<Request>, RequestId, HandoffMail, LoadReport, PeerGone>;
+      std::variant<std::unique_ptr<Request>, RequestId, HandoffMail, LoadReport, PeerGone, Drain>;
   struct Totals {
     double busy_seconds = 0;
     std::int64_t preemptions = 0;
@@ -114,13 +118,14 @@ class Node final : private TokenSink, private ReportSink, private PeerPort {
   }
   void handle(Command& command);
   void refuse(const Request& request);
+  void seek(bool targets);
 
   void on_tokens(std::vector<TokenEvent>&& events) override;
   void on_report(LoadReport&& report) override;
   void send(HandoffMail&& mail) override;
   void runs_at(const RequestOrigin& origin, const Placement& placement) override;
   void left(RequestId) override {}  // only who has a request speaks of it
-  void seek_targets() override {}   // it hears of all already
+  void seek_targets() override { seek(true); }
   void share(const LoadReport& report) override;
   void ended() override {}  // the world finds out by itself
 
@@ -133,6 +138,7 @@ class Node final : private TokenSink, private ReportSink, private PeerPort {
   std::unique_ptr<Life> life_;
   std::vector<Command> inbox_;
   TimePoint busy_until_{};
+  bool seeks_targets_ = false;  // in this life
   LoadReport last_report_;
   Totals before_;  // of former lives
 };

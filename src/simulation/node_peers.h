@@ -1,6 +1,7 @@
 // What a simulated instance needs to take part in handoffs. Internal to simulation/.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -15,6 +16,7 @@ struct NodePeers {
   KvFabric fabric;
   HandoffOptions handoff;
   NetworkOptions network;
+  std::int32_t seeking = 0;  // instances that others' reports go to
   // Of one incarnation's local scheduler.
   std::function<std::unique_ptr<PlacementPolicy>(Placement)> make_policy;
 };

@@ -14,10 +14,6 @@ constexpr std::size_t kMostViolations = 100;
 // Instances have reported before the first request comes.
 constexpr Duration kStartUp = std::chrono::seconds(2);
 
-bool hands_over(const NodeOptions& node) {
-  return node.role == Role::kPrefill;
-}
-
 std::int32_t most_tokens(const WorldOptions& options, const Trace& trace) {
   if (options.max_tokens > 0) return options.max_tokens;
   return std::bit_ceil(static_cast<std::uint32_t>(trace.longest_output()));
@@ -38,7 +34,7 @@ World::World(WorldOptions options, const Trace& trace, SimulatedModel& model)
                  clock_) {
   begin_ = TimePoint{std::chrono::hours(1)};
   clock_.set(begin_);
-  if (std::any_of(options_.nodes.begin(), options_.nodes.end(), hands_over)) join_peers();
+  if (options_.nodes.size() > 1) join_peers();
   for (std::uint32_t i = 0; i < options_.nodes.size(); ++i) {
     nodes_.push_back(
         std::make_unique<Node>(InstanceId{i}, options_.nodes[i], model, clock_, peers_.get()));
@@ -190,6 +186,7 @@ void World::receive(const TokenEvent& event) {
   if (event.finish == FinishReason::kNone) return;
   answer.finish = event.finish;
   answer.error = event.error.code;
+  if (options_.keep_tokens) answer.message = event.error.message;
   if (central_) central_->forget(event.request);
   ++ended_;
   for (const std::uint32_t follower : followers_[index]) {

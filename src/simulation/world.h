@@ -45,6 +45,10 @@ class World final : private InstancePort, private TokenSink {
   [[nodiscard]] std::uint64_t events() const { return queue_.count(); }
   [[nodiscard]] std::size_t faults_survived() const { return faults_done_; }
 
+  // Something goes wrong now, or a client leaves, as the trace's do.
+  void strike(const Fault& fault);
+  void leave(std::uint32_t request);
+
   // Called after each step of an instance, for checkers.
   std::function<void(const Node&)> after_step;
 
@@ -72,7 +76,6 @@ class World final : private InstancePort, private TokenSink {
   void handle(const Queue::Event& event);
   void next();
   void arrive(std::uint32_t request);
-  void leave(std::uint32_t request);
   void schedule_followers(std::uint32_t request);
   void wake(std::uint32_t node, TimePoint at);
   void rouse(std::uint32_t node);
@@ -87,7 +90,6 @@ class World final : private InstancePort, private TokenSink {
   void post_command(std::uint32_t node, Wanted what, Incarnation incarnation);
   [[nodiscard]] bool cut_off(std::uint32_t node) const;
   void tell_peers(const Placement& gone);
-  void strike(const Fault& fault);
   void restart(std::uint32_t node);
   void tick();
   void sample();
@@ -107,7 +109,7 @@ class World final : private InstancePort, private TokenSink {
   Queue queue_;
   TimePoint begin_{};
   std::unique_ptr<CentralDecode> central_;  // null: prefill instances choose by themselves
-  std::unique_ptr<NodePeers> peers_;        // null: nobody hands over
+  std::unique_ptr<NodePeers> peers_;        // null: there is but one instance
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<Link> links_;                            // by node
   std::vector<std::vector<std::uint32_t>> followers_;  // by request; empty: nobody follows

@@ -160,7 +160,7 @@ void World::deliver_shared(std::uint32_t node) {
   const Sent<LoadReport> report = take_front(outbox);
   if (cut_off(node)) return;
   for (std::uint32_t to = 0; to < nodes_.size(); ++to) {
-    if (to == node || nodes_[to]->options().role != Role::kPrefill || cut_off(to)) continue;
+    if (to == node || !nodes_[to]->seeks_targets() || cut_off(to)) continue;
     nodes_[to]->hear(report.content);
     rouse(to);
   }
@@ -205,6 +205,7 @@ void World::strike(const Fault& fault) {
       return;
     case FaultKind::kDrain:
       node.drain();
+      rouse(fault.instance);
       link.replace = node.incarnation();
       queue_.push(until, Kind::kRestart, fault.instance);
       return;

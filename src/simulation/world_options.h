@@ -19,7 +19,7 @@ struct WorldOptions {
   PlacementLimits limits;
   GlobalSchedulerOptions scheduler;
   NetworkOptions network;
-  HandoffOptions handoff;  // where a node's role is prefill
+  HandoffOptions handoff;
   DecodeChoice decode;
   std::vector<Fault> faults;
   std::uint64_t seed = 1;
@@ -41,6 +41,7 @@ struct Answer {
   std::int32_t cached = 0;
   FinishReason finish = FinishReason::kNone;
   ErrorCode error{};           // with kError
+  std::string message;         // of the error, if tokens are kept
   InstanceId instance;         // that it was sent to or went to last
   std::vector<Token> content;  // if kept; without the end of the turn
 };

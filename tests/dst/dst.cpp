@@ -3,6 +3,8 @@
 //   dst --seeds N [--first S]     N seeds
 //   dst --minutes M [--first S]   as many as fit
 //   dst --seed S                  one, with its configuration
+//
+// It stops at the first that fails, unless there is also --keep-going 1.
 #include <fmt/format.h>
 
 #include <array>
@@ -18,7 +20,7 @@ namespace sluice::dst {
 namespace {
 
 // Seeds that once failed are run first, for ever.
-constexpr std::array<std::uint64_t, 1> kOnceFailed = {1};
+constexpr std::array<std::uint64_t, 2> kOnceFailed = {1, 30077};
 
 struct Totals {
   std::size_t seeds = 0;
@@ -26,6 +28,7 @@ struct Totals {
   std::size_t requests = 0;
   std::size_t lost = 0;
   double virtual_s = 0;
+  HandoffCounts handoffs;
 };
 
 bool run_seed(std::uint64_t seed, bool verbose, Totals& totals) {
@@ -39,6 +42,7 @@ bool run_seed(std::uint64_t seed, bool verbose, Totals& totals) {
   totals.requests += verdict.requests;
   totals.lost += verdict.lost;
   totals.virtual_s += verdict.virtual_s;
+  totals.handoffs += verdict.handoffs;
   if (verdict.problems.empty()) return true;
   fmt::print("FAILED {}\n", plan.describe());
   for (const std::string& problem : verdict.problems) fmt::print("  {}\n", problem);
@@ -58,14 +62,18 @@ int run(const std::map<std::string_view, std::uint64_t>& flags) {
   const TimePoint end = clock.now() + std::chrono::minutes(flag("--minutes", 0));
   for (const std::uint64_t seed : kOnceFailed) ok = run_seed(seed, false, totals) && ok;
   const std::uint64_t first = flag("--first", 1000);
+  const bool keep_going = flag("--keep-going", 0) != 0;
   const std::uint64_t least = flag("--seeds", flags.contains("--minutes") ? 1 : 20);
-  for (std::uint64_t n = 0; ok && (n < least || clock.now() < end); ++n) {
+  for (std::uint64_t n = 0; (ok || keep_going) && (n < least || clock.now() < end); ++n) {
     ok = run_seed(first + n, false, totals) && ok;
   }
   fmt::print(
       "{} seeds, each twice; once: {:.1f} virtual hours, {} faults survived, {} requests, {} "
-      "of them lost with their instance\n",
-      totals.seeds, totals.virtual_s / 3600, totals.faults, totals.requests, totals.lost);
+      "of them lost with their instance; {} handoffs done, {} reservations refused, {} targets "
+      "lost, {} expired\n",
+      totals.seeds, totals.virtual_s / 3600, totals.faults, totals.requests, totals.lost,
+      totals.handoffs.moved, totals.handoffs.refused, totals.handoffs.lost,
+      totals.handoffs.expired);
   return ok ? 0 : 1;
 }
 
