@@ -7,6 +7,8 @@ namespace sluice {
 namespace {
 
 constexpr Duration kRememberMoved = std::chrono::seconds(30);
+// While it waits for one target's time, it looks for another so often.
+constexpr Duration kLook = std::chrono::milliseconds(100);
 
 template <class... F>
 struct Overloaded : F... {
@@ -46,8 +48,8 @@ void HandoffSource::begin(const HandoffKey& last, TimePoint now, SourceHost& hos
   place(out, now, host);
 }
 
-// Asks the next target; where none is left in this round, waits for a new one,
-// but no longer than patience lasts.
+// Asks the next target; where none is left that may be asked now, waits for one, but no
+// longer than patience lasts.
 void HandoffSource::place(Outgoing& out, TimePoint now, SourceHost& host) {
   if (out.state != State::kPlacing) enter(out, State::kPlacing, now);
   out.granted.reset();
@@ -55,16 +57,23 @@ void HandoffSource::place(Outgoing& out, TimePoint now, SourceHost& host) {
   if (now - out.began >= options_.patience) {
     return finish(request, HandoffOutcome::kStayed, now);
   }
+  std::erase_if(out.not_before, [now](const auto& entry) { return entry.second <= now; });
   TargetChoice choice;
-  if (out.tries < options_.max_tries) {
-    std::set<InstanceId> refused = out.refused;
-    refused.insert(out.never.begin(), out.never.end());
+  const bool rests = out.tries >= options_.max_tries;
+  if (!rests) {
+    std::set<InstanceId> refused = out.never;
+    for (const auto& [instance, until] : out.not_before) refused.insert(instance);
     choice = host.choose(request, refused, now);
   }
   if (!choice.target) {
     out.tries = 0;
-    out.refused.clear();
-    out.deadline = now + std::max(choice.look_again, options_.least_wait);
+    // What those say who have refused is worth more than what the scheduler expects of them.
+    Duration wait = choice.look_again;
+    if (!rests && !out.not_before.empty()) {
+      wait = std::max(wait, kLook);
+      for (const auto& [instance, until] : out.not_before) wait = std::min(wait, until - now);
+    }
+    out.deadline = now + std::max(wait, options_.least_wait);
     return;
   }
   ++out.tries;
@@ -79,10 +88,12 @@ void HandoffSource::place(Outgoing& out, TimePoint now, SourceHost& host) {
 }
 
 // The sequence runs here, whatever it was doing; the next target's turn.
-void HandoffSource::give_up_target(Outgoing& out, bool tell, TimePoint now, SourceHost& host) {
+void HandoffSource::give_up_target(Outgoing& out, bool tell, Duration wait, TimePoint now,
+                                   SourceHost& host) {
   if (out.state == State::kSending || out.state == State::kClosing) host.cancel_transfer(out.key);
   if (tell) host.send(out.target, Abort{out.key});
-  out.refused.insert(out.target.instance);
+  out.not_before[out.target.instance] =
+      now + std::clamp(wait, options_.least_wait, std::max(options_.least_wait, options_.patience));
   if (out.commit) {
     out.commit.reset();
     host.resume(out.key.request);
@@ -92,7 +103,7 @@ void HandoffSource::give_up_target(Outgoing& out, bool tell, TimePoint now, Sour
 
 void HandoffSource::lost(Outgoing& out, TimePoint now, SourceHost& host) {
   ++stats_.targets_lost;
-  if (!out.cancelled) return give_up_target(out, /*tell=*/true, now, host);
+  if (!out.cancelled) return give_up_target(out, /*tell=*/true, {}, now, host);
   // Nobody wants it any more, and who had it cannot start it any more.
   const RequestId request = out.key.request;
   host.end_cancelled(request);
@@ -117,7 +128,7 @@ void HandoffSource::on_refused(Outgoing& out, Refused&& refused, TimePoint now, 
   } else {
     ++stats_.not_before;
   }
-  give_up_target(out, /*tell=*/false, now, host);
+  give_up_target(out, /*tell=*/false, refused.after, now, host);
 }
 
 // --- Sending and committing ------------------------------------------------------
@@ -127,11 +138,11 @@ void HandoffSource::sent(HandoffKey key, bool ok, TimePoint now, SourceHost& hos
   if (out == nullptr || (out->state != State::kSending && out->state != State::kClosing)) return;
   if (!ok) {
     ++stats_.targets_lost;
-    return give_up_target(*out, /*tell=*/true, now, host);
+    return give_up_target(*out, /*tell=*/true, {}, now, host);
   }
   if (out->state == State::kSending) {
     out->commit = host.detach(key, out->granted->room_tokens);
-    if (!out->commit) return give_up_target(*out, /*tell=*/true, now, host);
+    if (!out->commit) return give_up_target(*out, /*tell=*/true, {}, now, host);
     enter(*out, State::kClosing, now);
     return host.start_transfer(out->target, *out->granted, /*last=*/true);
   }

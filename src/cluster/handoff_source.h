@@ -98,10 +98,10 @@ class HandoffSource final {
     State state = State::kPlacing;
     Placement target;
     std::optional<Granted> granted;
-    std::optional<Commit> commit;  // while it rests
-    std::set<InstanceId> refused;  // in this round
+    std::optional<Commit> commit;                // while it rests
+    std::map<InstanceId, TimePoint> not_before;  // who is not asked again until then
     std::set<InstanceId> never;
-    std::int32_t tries = 0;  // in this round
+    std::int32_t tries = 0;  // since it last waited
     bool cancelled = false;  // the client left while it was committing
     TimePoint began{};
     TimePoint since{};     // of the state
@@ -121,7 +121,7 @@ class HandoffSource final {
 
   void place(Outgoing& out, TimePoint now, SourceHost& host);
   void enter(Outgoing& out, State state, TimePoint now);
-  void give_up_target(Outgoing& out, bool tell, TimePoint now, SourceHost& host);
+  void give_up_target(Outgoing& out, bool tell, Duration wait, TimePoint now, SourceHost& host);
   void lost(Outgoing& out, TimePoint now, SourceHost& host);
   void stay(Outgoing& out, HandoffOutcome outcome, TimePoint now);
   void on_granted(Outgoing& out, Granted&& granted, TimePoint now, SourceHost& host);
