@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <map>
 #include <stdexcept>
 
@@ -11,6 +12,22 @@
 
 namespace sluice {
 namespace {
+
+// One run of every seed: all unified where `prefill` is 0, else so many prefill and the
+// others decode.
+Summary try_out(const PlanOptions& options, const Trace& trace, const ServiceLevel& level,
+                double rate, std::int32_t instances, std::int32_t prefill) {
+  SimulateOptions run = options.simulate;
+  run.rates = {rate};
+  run.cluster = fmt::format("{}x{}", instances, options.device);
+  auto cluster = read_cluster(run.cluster);
+  if (!cluster) throw std::runtime_error(cluster.error().message);
+  if (prefill > 0) {
+    const Status roles = set_roles(*cluster, prefill, instances - prefill);
+    if (!roles) throw std::runtime_error(roles.error().message);
+  }
+  return means_of(run_all(run, trace, *cluster, level, [](double) {})).front().mean;
+}
 
 // Share of good requests by number of instances, each simulated once.
 class Curve {
@@ -21,13 +38,8 @@ class Curve {
   const Summary& at(std::int32_t instances) {
     const auto known = points_.find(instances);
     if (known != points_.end()) return known->second;
-    SimulateOptions run = options_.simulate;
-    run.rates = {rate_};
-    run.cluster = fmt::format("{}x{}", instances, options_.device);
-    auto cluster = read_cluster(run.cluster);
-    if (!cluster) throw std::runtime_error(cluster.error().message);
-    const auto means = means_of(run_all(run, trace_, *cluster, level_, [](double) {}));
-    return points_.emplace(instances, means.front().mean).first->second;
+    const Summary summary = try_out(options_, trace_, level_, rate_, instances, 0);
+    return points_.emplace(instances, summary).first->second;
   }
 
   // The least number that attains the share: doubling, then halving the interval.
@@ -58,6 +70,33 @@ class Curve {
   std::map<std::int32_t, Summary> points_;
 };
 
+void print_row(const std::string& name, const Summary& s, bool best) {
+  fmt::print("{:>9} {:>7.1f}% {:>8.2f}s {:>7.1f}ms {:>7.2f}/s {:>6.1f}%{}\n", name,
+             100 * s.attainment, s.ttft_s.p99, 1e3 * s.tpot_s.p99, s.goodput, 100 * s.utilization,
+             best ? "  <" : "");
+}
+
+// The same number of instances, prefill and decode apart, in up to `options.splits` ratios.
+void try_splits(const PlanOptions& options, const Trace& trace, const ServiceLevel& level,
+                std::int32_t instances, const Summary& unified) {
+  std::map<std::int32_t, Summary> by_prefill;
+  for (std::int32_t i = 1; i <= options.splits; ++i) {
+    const std::int32_t prefill = instances * i / (options.splits + 1);
+    if (prefill < 1 || by_prefill.contains(prefill)) continue;
+    by_prefill[prefill] = try_out(options, trace, level, options.rate, instances, prefill);
+  }
+  if (by_prefill.empty()) return;
+  const auto best = std::ranges::max_element(
+      by_prefill, {}, [](const auto& entry) { return entry.second.attainment; });
+  const bool apart = best->second.attainment > unified.attainment;
+  fmt::print("prefill + decode, of {} instances:\n", instances);
+  print_row("unified", unified, !apart);
+  for (const auto& [prefill, s] : by_prefill) {
+    print_row(fmt::format("{} + {}", prefill, instances - prefill), s,
+              apart && prefill == best->first);
+  }
+}
+
 }  // namespace
 
 void add_plan_options(CLI::App& app, PlanOptions& o) {
@@ -80,6 +119,9 @@ void add_plan_options(CLI::App& app, PlanOptions& o) {
       ->check(CLI::Range(0.0, 1e9));
   app.add_option("--to", s.to_s, "second of the trace to end at")->check(CLI::Range(0.0, 1e9));
   app.add_option("--seeds", s.seeds, "runs of each point")->check(CLI::Range(1, 100));
+  app.add_option("--splits", o.splits, "ratios of prefill to decode instances to try; 0: none")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
   app.add_option("--most", o.most, "instances to try at most")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
@@ -99,9 +141,7 @@ int plan(const PlanOptions& options) {
   fmt::print("{:>9} {:>8} {:>9} {:>9} {:>9} {:>7}\n", "instances", "good", "TTFT p99", "TPOT p99",
              "goodput", "busy");
   for (const auto& [instances, s] : curve.points()) {
-    fmt::print("{:>9} {:>7.1f}% {:>8.2f}s {:>7.1f}ms {:>7.2f}/s {:>6.1f}%{}\n", instances,
-               100 * s.attainment, s.ttft_s.p99, 1e3 * s.tpot_s.p99, s.goodput, 100 * s.utilization,
-               instances == least ? "  <" : "");
+    print_row(fmt::format("{}", instances), s, instances == least);
   }
   if (least == 0) {
     fmt::print("{} instances of {} are not enough\n", options.most, options.device);
@@ -110,6 +150,7 @@ int plan(const PlanOptions& options) {
   fmt::print("{} instances of {} answer {:.0f} % of {} at {:g} times its rate within {}\n", least,
              options.device, 100 * options.attainment, trace.name, options.rate,
              options.simulate.slo);
+  try_splits(options, trace, *level, least, curve.at(least));
   for (const double factor : {0.8, 1.25}) {
     Curve other(options, trace, *level, options.rate * factor);
     const std::int32_t needed = other.least(options.most);

@@ -56,6 +56,7 @@ RunResult run_one(const SimulateOptions& options, const Trace& base, const Clust
   result.events = world.events();
   result.violations = world.violations();
   result.summary = summarize(world, trace, devices, level);
+  result.limit = fluid_limit(trace, world.options().nodes, devices, level);
   if (key.seed == static_cast<std::uint64_t>(options.first_seed)) {
     result.ttft_s = ttfts(world);
     result.tpot_s = tpots(world);

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "cluster_file.h"
 #include "simulate_options.h"
+#include "simulation/fluid_limit.h"
 #include "simulation/summary.h"
 #include "simulation/trace.h"
 
@@ -24,6 +25,7 @@ struct RunKey {
 struct RunResult {
   RunKey key;
   Summary summary;
+  FluidLimit limit;
   double wall_s = 0;
   std::uint64_t events = 0;
   bool finished = true;  // before the time limit
