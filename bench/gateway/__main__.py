@@ -143,7 +143,7 @@ def load(options: argparse.Namespace, server: Process, **flags) -> dict:
     return result
 
 
-def measure(options: argparse.Namespace, server: Process, half_rate: float | None) -> dict:
+def measure(options: argparse.Namespace, server: Process) -> dict:
     full = load(options, server, streams=options.streams, tokens=options.tokens)
     answer = {"requests/s": full["requests"] / full["seconds"],
               "tokens/s": full["tokens"] / full["seconds"],
@@ -151,7 +151,7 @@ def measure(options: argparse.Namespace, server: Process, half_rate: float | Non
               "first p50": full["first_p50_ms"], "failed": full["failed"]}
     one = load(options, server, streams=1, tokens=1)
     answer["1 token p50"] = one["all_p50_ms"]
-    rate = half_rate or answer["requests/s"] / 2
+    rate = answer["requests/s"] / 2
     half = load(options, server, streams=options.streams, tokens=options.tokens, rate=rate)
     answer |= {"half rate": rate, "half first p50": half["first_p50_ms"],
                "half first p99": half["first_p99_ms"]}
@@ -174,7 +174,7 @@ def main():
     try:
         for number in range(options.rounds):
             for name in shown if number % 2 == 0 else reversed(shown):
-                rounds[name].append(one := measure(options, servers[name], None))
+                rounds[name].append(one := measure(options, servers[name]))
                 if name in ROUTERS:
                     direct = load(options, servers["worker"], streams=options.streams,
                                   tokens=options.tokens, rate=one["half rate"])

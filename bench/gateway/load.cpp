@@ -1,7 +1,10 @@
 #include "load.h"
 
-#include "gateway/task.h"  // first: it knows how to include Asio 1.74
-//
+// First: it knows how to include Asio 1.74.
+// clang-format off
+#include "gateway/task.h"
+// clang-format on
+
 #include <fmt/format.h>
 
 #include <boost/asio/co_spawn.hpp>

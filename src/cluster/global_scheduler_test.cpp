@@ -283,14 +283,19 @@ TokenEvent token_event(std::uint64_t id, std::int32_t index, std::int32_t attemp
   return event;
 }
 
-// Each has its own way to the scheduler.
-TEST(GlobalScheduler, TokensOfTheNewInstanceThatOvertakeThoseOfTheOldOneWait) {
-  World w;
+// Request 1 began at instance 1 and runs at instance 2.
+void hand_over_after_a_token(World& w) {
   w.report(1);
   w.submit(1);
   w.report(2);
   w.scheduler.on_tokens({token_event(1, 0)}, w.now);
   w.scheduler.runs_at(RequestId{1}, 0, {InstanceId{2}, Incarnation{1}}, w.now);
+}
+
+// Each has its own way to the scheduler.
+TEST(GlobalScheduler, TokensOfTheNewInstanceThatOvertakeThoseOfTheOldOneWait) {
+  World w;
+  hand_over_after_a_token(w);
   TokenEvent end;
   end.request = RequestId{1};
   end.index = 5;
@@ -309,11 +314,7 @@ TEST(GlobalScheduler, TokensOfTheNewInstanceThatOvertakeThoseOfTheOldOneWait) {
 TEST(GlobalScheduler, WhatIsMissingForLongWasLostAndTheRequestGoesElsewhere) {
   for (const bool leaves : {false, true}) {
     World w;
-    w.report(1);
-    w.submit(1);
-    w.report(2);
-    w.scheduler.on_tokens({token_event(1, 0)}, w.now);
-    w.scheduler.runs_at(RequestId{1}, 0, {InstanceId{2}, Incarnation{1}}, w.now);
+    hand_over_after_a_token(w);
     w.scheduler.on_tokens({token_event(1, 2)}, w.now);
     if (leaves) w.scheduler.cancel(RequestId{1}, w.now);
     w.now += 1900ms;
