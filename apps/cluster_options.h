@@ -25,6 +25,8 @@ struct InstanceOptions {
   std::string advertise;               // what they are told
   double handoff_lease_seconds = 10;
   bool shared_kv = true;  // instances of the same host read what is handed over in place
+  bool kv_tcp = true;     // what is sent goes over connections of its own
+  std::uint16_t kv_port = 0;
   bool checksum = false;  // of KV that is sent
 };
 

@@ -73,6 +73,8 @@ int instance(const InstanceOptions& options) {
                       .advertise = options.advertise,
                       .policy = wanted.decode_policy,
                       .lease = from_seconds(options.handoff_lease_seconds),
+                      .kv_tcp = options.kv_tcp,
+                      .kv_port = options.kv_port,
                       .checksum = options.checksum};
   process.model_name = info.id;
   process.kv_layout = layout_fingerprint(sizing.layout);

@@ -315,6 +315,12 @@ void add_instance(CLI::App& app, InstanceOptions& o) {
   app.add_flag("--shared-kv,!--no-shared-kv", o.shared_kv,
                "let instances of the same host and user read KV in place when it is handed over "
                "(on; huge pages are rarer in such memory)");
+  app.add_flag("--kv-tcp,!--no-kv-tcp", o.kv_tcp,
+               "KV between hosts goes over TCP connections of its own where it can (on; with "
+               "certificates it goes over the instances' gRPC streams in any case)");
+  app.add_option("--kv-port", o.kv_port,
+                 "where KV comes on such a connection, at the host of --listen; 0 takes a free one")
+      ->capture_default_str();
   app.add_flag("--kv-checksum", o.checksum, "check the KV that is sent by its checksum as well");
 }
 

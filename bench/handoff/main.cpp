@@ -16,6 +16,7 @@
 #include <stdexcept>
 
 #include "end.h"
+#include "net/tcp_transfer.h"
 #include "reference.h"
 #include "transfer/local_transfer.h"
 
@@ -85,6 +86,8 @@ std::vector<BlockMove> moves(std::int32_t blocks, std::int32_t to) {
 struct Ports {
   int peers = 0;
   int socket = 0;
+  int kv = 0;
+  char kv_secret[32] = {};
 };
 
 int take(const Arguments& a, int report_to) {
@@ -93,7 +96,13 @@ int take(const Arguments& a, int report_to) {
   SocketSink sink({arena.view().base, arena.bytes()});
   HandoffEnd end(arena, a.transfer);
   end.expect(kKey, all_blocks(blocks));
-  const Ports ports{end.listen(), sink.port()};
+  TcpTransfer kv(arena.view(), {.checksum = a.transfer.checksum}, [] {});
+  if (const auto listens = kv.listen("127.0.0.1", "0"); !listens) {
+    throw std::runtime_error(listens.error().message);
+  }
+  kv.expect(kKey, all_blocks(blocks));
+  Ports ports{end.listen(), sink.port(), kv.port(), {}};
+  kv.admit().copy(ports.kv_secret, sizeof ports.kv_secret);
   if (::write(report_to, &ports, sizeof(ports)) != sizeof(ports)) return 1;
   end.run(from_seconds(a.step_ms / 1e3), [&] { return end.over(); });
   return 0;
@@ -118,6 +127,44 @@ Duration send(HandoffEnd& end, std::int32_t blocks, Duration step) {
   return clock.now() - begin;
 }
 
+// A connection of KV's own, and the source's loop.
+class TcpEnd final {
+ public:
+  TcpEnd(const KvView& arena, bool checksum, const Ports& ports)
+      : transfer_(arena, {.checksum = checksum}, [this] { woken_.push_urgent(true); }) {
+    transfer_.connect(HandoffEnd::kOther, "127.0.0.1", ports.kv, {ports.kv_secret, kSecretBytes});
+    for (int i = 0; i < 1000 && !transfer_.reaches(HandoffEnd::kOther); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  Duration send(std::int32_t blocks, Duration step) {
+    const SteadyClock clock;
+    const TimePoint begin = clock.now();
+    const TransferTarget target{HandoffEnd::kOther.instance, HandoffEnd::kOther.incarnation, kKey,
+                                kPieceMemory};
+    const Status started = transfer_.start(TransferTicket{++ticket_}, target, moves(blocks, 0));
+    if (!started) throw std::runtime_error(started.error().message);
+    std::vector<TransferDone> done;
+    std::vector<bool> woken;
+    while (done.empty()) {
+      if (step > Duration::zero()) {
+        std::this_thread::sleep_for(step);
+      } else {
+        woken_.wait_and_drain(woken, std::chrono::seconds(1));
+      }
+      transfer_.poll(done);
+    }
+    if (done[0].outcome != TransferOutcome::kDone) throw std::runtime_error(done[0].error.message);
+    return clock.now() - begin;
+  }
+
+ private:
+  static constexpr std::size_t kSecretBytes = 16;
+  Inbox<bool> woken_{1};
+  TcpTransfer transfer_;
+  std::uint64_t ticket_ = 0;
+};
+
 Duration send(LocalTransfer& local, std::int32_t blocks, std::int32_t to, Duration step) {
   const SteadyClock clock;
   const TimePoint begin = clock.now();
@@ -137,10 +184,12 @@ std::string cell(Times times, double factor, int digits) {
 }
 
 void print(const Arguments& a, const std::map<std::int32_t, std::map<std::string, Times>>& all) {
-  const std::vector<std::string> kinds = {"memcpy", "local", "shm", "socket", "grpc"};
+  const std::vector<std::string> kinds = {"memcpy", "local", "shm", "socket", "tcp", "grpc"};
   fmt::print("ms\n\n| tokens | MiB |");
   for (const std::string& kind : kinds) fmt::print(" {} |", kind);
-  fmt::print(" memcpy / shm | socket / grpc |\n|---|---|---|---|---|---|---|---|---|\n");
+  fmt::print(
+      " memcpy / shm | socket / tcp | socket / grpc "
+      "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const std::int32_t tokens : a.tokens) {
     const auto& times = all.at(tokens);
     const double mib =
@@ -154,7 +203,8 @@ void print(const Arguments& a, const std::map<std::int32_t, std::map<std::string
       }
       return cell(ratios, 1, 2);
     };
-    fmt::print(" {} | {} |\n", ratio("memcpy", "shm"), ratio("socket", "grpc"));
+    fmt::print(" {} | {} | {} |\n", ratio("memcpy", "shm"), ratio("socket", "tcp"),
+               ratio("socket", "grpc"));
   }
 }
 
@@ -168,6 +218,8 @@ void hand_over(const Arguments& a, const Ports& ports) {
   HandoffEnd end(arena, a.transfer);
   end.call(ports.peers);
   if (!end.maps_arena()) throw std::runtime_error("the child cannot map this process's arena");
+
+  TcpEnd kv(view, a.transfer.checksum, ports);
 
   Times round_trips;
   std::map<std::int32_t, std::map<std::string, Times>> all;
@@ -185,6 +237,7 @@ void hand_over(const Arguments& a, const Ports& ports) {
       end.name_blocks(true);
       took("shm", send(end, blocks, step));
       took("socket", socket.send(bytes));
+      took("tcp", kv.send(blocks, step));
       end.name_blocks(false);
       took("grpc", send(end, blocks, step));
       const Duration trip = end.round_trip();

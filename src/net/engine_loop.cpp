@@ -130,6 +130,8 @@ void EngineLoop::handle(Command& command) {
     if (handoff_) handoff_->on_report(std::move(*report));
   } else if (const auto* gone = std::get_if<PeerGone>(&command)) {
     if (handoff_) handoff_->peer_gone(gone->peer.instance, gone->peer.incarnation);
+  } else if (std::holds_alternative<Look>(command)) {
+    // The handoffs are looked at in any case.
   } else if (std::holds_alternative<Drain>(command)) {
     agent_.drain();
     if (handoff_) handoff_->leave();

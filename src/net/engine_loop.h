@@ -71,6 +71,8 @@ class EngineLoop final : private ReportSink, private TokenSink {
     inbox_.push_urgent(KvMail{from, std::move(message)});
   }
   void way_lost(const KvPeer& peer) { inbox_.push_urgent(WayLost{peer}); }
+  // A transfer has something to say.
+  void look() { inbox_.push_urgent(Look{}); }
 
   // After stop(): Engine::learned_lengths().
   [[nodiscard]] std::string learned_lengths() const { return engine_.learned_lengths(); }
@@ -86,10 +88,11 @@ class EngineLoop final : private ReportSink, private TokenSink {
   struct WayLost {
     KvPeer peer;
   };
+  struct Look {};
   struct Drain {};
   struct Stop {};
   using Command = std::variant<std::unique_ptr<Request>, RequestId, HandoffMail, KvMail, LoadReport,
-                               PeerGone, WayLost, Drain, Stop>;
+                               PeerGone, WayLost, Look, Drain, Stop>;
 
   void run();
   void serve();

@@ -18,7 +18,8 @@ namespace sluice {
 
 enum class Joined {
   kOneProcess,  // LocalCluster
-  kSockets,     // RemoteCluster and InstanceProcess; KV is carried
+  kSockets,     // RemoteCluster and InstanceProcess; KV is carried by the stream of peers
+  kTcp,         // the same; KV has a connection of its own
   kSharedHost,  // the same; KV is read in place
 };
 
@@ -108,6 +109,7 @@ class ApartCluster {
   }
   [[nodiscard]] const char* transport() const {
     if (joined_ == Joined::kOneProcess) return "local";
+    if (joined_ == Joined::kTcp) return "tcp";
     return joined_ == Joined::kSockets ? "grpc" : "shm";
   }
 
@@ -186,6 +188,7 @@ class ApartCluster {
     options.handoffs.file = arena.file();
     options.handoffs.lease = std::chrono::seconds(3);
     options.handoffs.checksum = true;
+    options.handoffs.kv_tcp = joined_ == Joined::kTcp;
     auto device = runner(i);
     device->bind(view(arena));
     auto process = InstanceProcess::start(options, {engine_options(), std::move(device), nullptr},

@@ -6,10 +6,13 @@
 #include <utility>
 
 #include "net/engine_loop.h"
+#include "net/gateway_directory.h"
 #include "net/gateway_links.h"
 #include "net/peer_links.h"
 #include "net/process_id.h"
 #include "net/protocol.h"
+#include "net/tcp_transfer.h"
+#include "transfer/kv_ways.h"
 
 namespace sluice {
 
@@ -74,8 +77,12 @@ class InstanceProcess::Impl {
   }
   ~Impl() { stop(); }
 
-  Status start() {
-    TRY_STATUS(peers->start(engine, links));
+  Status start(const InstanceProcessOptions& options) {
+    if (kv != nullptr && options.role != Role::kPrefill && !options.handoffs.listen.empty()) {
+      TRY(const HostPort at, parse_host_port(options.handoffs.listen));
+      TRY_STATUS(kv->listen(at.host, std::to_string(options.handoffs.kv_port)));
+    }
+    TRY_STATUS(peers->start(engine, links, kv));
     links.start(engine, *peers);
     engine.start();
     return {};
@@ -92,10 +99,11 @@ class InstanceProcess::Impl {
   std::shared_ptr<PeerLinks> peers;
   GatewayLinks links;
   EngineLoop engine;
+  TcpTransfer* kv = nullptr;  // the engine's; null: KV goes over the stream of peers
 
  private:
   void join(const InstanceHandoffs& handoffs, const InstanceProcessOptions& options) {
-    auto transfer = std::make_unique<PeerTransfer>(
+    auto pieces = std::make_unique<PeerTransfer>(
         handoffs.arena, PeerTransferOptions{.checksum = handoffs.checksum}, *peers);
     HandoffParts parts;
     parts.options = {.self = PeerLinks::kSelf,
@@ -104,8 +112,17 @@ class InstanceProcess::Impl {
                      .memory = kPieceMemory,
                      .handoff = handoff_options(handoffs)};
     parts.policy = make_policy(handoffs.policy, placement_limits(handoffs), Rng(random_process()));
-    parts.pieces = transfer.get();
-    parts.transfer = std::move(transfer);
+    parts.pieces = pieces.get();
+    // The kernel gathers from and scatters into memory of the host, and does not encrypt.
+    if (handoffs.kv_tcp && handoffs.arena.base != nullptr && !options.security.tls()) {
+      auto stream = std::make_unique<TcpTransfer>(handoffs.arena,
+                                                  TcpTransferOptions{.checksum = handoffs.checksum},
+                                                  [this] { engine.look(); });
+      kv = stream.get();
+      parts.transfer = std::make_unique<KvWays>(std::move(pieces), std::move(stream), *peers);
+    } else {
+      parts.transfer = std::move(pieces);
+    }
     parts.peers = peers;
     engine.join(std::move(parts));
   }
@@ -133,7 +150,7 @@ Result<std::unique_ptr<InstanceProcess>> InstanceProcess::start(InstanceProcessO
   instance.engine.hands_over = options.role == Role::kPrefill;
   auto impl =
       std::make_unique<Impl>(options, std::move(directory), std::move(instance), samplers, clock);
-  TRY_STATUS(impl->start());
+  TRY_STATUS(impl->start(options));
   return std::unique_ptr<InstanceProcess>(new InstanceProcess(std::move(impl)));
 }
 

@@ -25,7 +25,11 @@ struct InstanceHandoffs {
   std::string advertise;               // what they are told; empty: `listen`
   std::string policy = "least-peak";   // of its local scheduler; one of policy_names()
   Duration lease = std::chrono::seconds(10);  // of reservations and of kept KV
-  bool checksum = false;                      // of KV that is sent
+  // KV comes and goes on connections of its own (net/tcp_transfer.h), where peers do not show
+  // certificates; it comes at this port of `listen`'s host, 0: a free one.
+  bool kv_tcp = true;
+  std::uint16_t kv_port = 0;
+  bool checksum = false;  // of KV that is sent
 };
 
 struct InstanceProcessOptions {

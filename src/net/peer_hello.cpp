@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "net/gateway_directory.h"
 #include "net/protocol.h"
 #include "net/shared_arena.h"
 
@@ -38,6 +39,23 @@ grpc::Status check_hello(const proto::PeerHello& hello, const PeerOptions& optio
     return refuse(fmt::format("the KV of {} is of another model or layout", hello.name()));
   }
   return grpc::Status::OK;
+}
+
+void say_welcome(const PeerStream& stream, const TcpTransfer* kv, proto::PeerMessage& message) {
+  proto::PeerWelcome& welcome = *message.mutable_welcome();
+  welcome.set_reads_arena(stream.arena != nullptr);
+  if (kv == nullptr || stream.kv_secret.empty()) return;
+  welcome.set_kv_port(static_cast<std::uint32_t>(kv->port()));
+  welcome.set_kv_secret(stream.kv_secret);
+}
+
+void call_for_kv(TcpTransfer& kv, const PeerStream& stream, const std::string& address,
+                 const proto::PeerWelcome& welcome) {
+  const auto at = parse_host_port(address);
+  if (!at || welcome.kv_port() == 0 || welcome.kv_port() > 65535) return;
+  const auto& [instance, incarnation] = stream.identity().placement;
+  kv.connect({instance, incarnation}, at->host, static_cast<int>(welcome.kv_port()),
+             welcome.kv_secret());
 }
 
 }  // namespace sluice

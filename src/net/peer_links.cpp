@@ -22,6 +22,7 @@
 #include "net/process_id.h"
 #include "net/protocol.h"
 #include "net/shared_arena.h"
+#include "net/tcp_transfer.h"
 #include "net/thread_name.h"
 #include "net/wire.h"
 
@@ -47,9 +48,10 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
         clock_(clock),
         hello_(make_hello(options_)) {}
 
-  Status start(EngineLoop& engine, GatewayLinks& gateways) {
+  Status start(EngineLoop& engine, GatewayLinks& gateways, TcpTransfer* kv) {
     engine_ = &engine;
     gateways_ = &gateways;
+    kv_ = kv;
     if (takes()) {
       grpc::ServerBuilder builder;
       int port = 0;
@@ -355,6 +357,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
       return status;
     }
     if (hello.has_arena()) stream->arena = open_arena(hello.arena());
+    if (kv_ != nullptr && !stream->arena) stream->kv_secret = kv_->admit();
     std::optional<LoadReport> report;
     std::shared_ptr<PeerStream> former;
     {
@@ -368,9 +371,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
     if (former) former->end();
     spdlog::info("instance {} hands over to this one{}", hello.name(),
                  stream->arena ? "; its KV is read in place" : "");
-    (void)stream->send(16, [&](PeerMessage& m) {
-      m.mutable_welcome()->set_reads_arena(stream->arena != nullptr);
-    });
+    (void)stream->send(64, [&](PeerMessage& m) { say_welcome(*stream, kv_, m); });
     if (report) (void)send_report(*stream, *report);
     return grpc::Status::OK;
   }
@@ -388,6 +389,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
       const PeerInfo& info = target->info;
       stream->become({identify(info.name, info.process), info.process, info.name});
       out_[stream->identity().placement.instance] = stream;
+      if (kv_ != nullptr) call_for_kv(*kv_, *stream, info.address, message.welcome());
       spdlog::info("instance {} takes over from this one{}", info.name,
                    stream->reads_ours ? "; it reads KV in place" : "");
     }
@@ -462,6 +464,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
   }
 
   void on_broken(PeerStream& stream) override {
+    if (!stream.kv_secret.empty()) kv_->forget(stream.kv_secret);
     const std::lock_guard lock(mutex_);
     const PeerIdentity& peer = stream.identity();
     auto& all = stream.outgoing() ? out_ : in_;
@@ -469,6 +472,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
     if (it == all.end() || it->second.get() != &stream) return;
     all.erase(it);
     if (stream.outgoing()) {
+      if (kv_ != nullptr) kv_->disconnect({peer.placement.instance, peer.placement.incarnation});
       engine_->way_lost({peer.placement.instance, peer.placement.incarnation});
     } else if (const auto known = known_.find(peer.name); known != known_.end()) {
       known->second.unheard = clock_.now();
@@ -509,6 +513,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
   const PeerMessage hello_;
   EngineLoop* engine_ = nullptr;
   GatewayLinks* gateways_ = nullptr;
+  TcpTransfer* kv_ = nullptr;  // or null
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
   std::thread thread_;
@@ -535,8 +540,8 @@ PeerLinks::~PeerLinks() {
   stop();
 }
 
-Status PeerLinks::start(EngineLoop& engine, GatewayLinks& gateways) {
-  return impl_->start(engine, gateways);
+Status PeerLinks::start(EngineLoop& engine, GatewayLinks& gateways, TcpTransfer* kv) {
+  return impl_->start(engine, gateways, kv);
 }
 void PeerLinks::stop() {
   impl_->stop();

@@ -26,6 +26,7 @@
 namespace sluice {
 
 class GatewayLinks;
+class TcpTransfer;
 
 // One that takes sequences over, as gateways tell of it.
 struct PeerInfo {
@@ -58,8 +59,9 @@ class PeerLinks final : public PeerPort, public KvChannel {
   ~PeerLinks() override;  // stops
 
   // Listens, and from set_peers() on calls. The engine and the links to gateways are to exist
-  // until stop() has returned. kUnavailable: the address cannot be bound.
-  [[nodiscard]] Status start(EngineLoop& engine, GatewayLinks& gateways);
+  // until stop() has returned, and so is `kv`, the connections for KV alone, or null.
+  // kUnavailable: the address cannot be bound.
+  [[nodiscard]] Status start(EngineLoop& engine, GatewayLinks& gateways, TcpTransfer* kv);
   void stop();
   // Where peers reach it; empty: it takes nothing over. After start().
   [[nodiscard]] std::string address() const;

@@ -75,6 +75,8 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   // or null. Fixed by on_first().
   bool reads_ours = false;
   std::shared_ptr<const PeerArena> arena;
+  // At the target: what the source shows where its KV comes, or empty. Fixed by on_first().
+  std::string kv_secret;
 
  protected:
   // Takes what incoming_ holds; true: read on.

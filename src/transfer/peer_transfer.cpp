@@ -111,13 +111,6 @@ void PeerTransfer::peer_lost(const KvPeer& peer) {
 
 // --- The receiver ----------------------------------------------------------------
 
-void PeerTransfer::expect(const HandoffKey& key, std::span<const BlockId> blocks) {
-  Expected& expected = expected_[key.request];
-  expected.key = key;
-  expected.blocks.assign(blocks.begin(), blocks.end());
-  std::sort(expected.blocks.begin(), expected.blocks.end());
-}
-
 void PeerTransfer::on_message(const KvPeer& from, KvMessage message) {
   if (auto* piece = std::get_if<KvPiece>(&message)) {
     if (arrived_.size() < options_.max_pieces) {
@@ -145,18 +138,7 @@ void PeerTransfer::on_message(const KvPeer& from, KvMessage message) {
 // Against the reservations of this moment.
 Status PeerTransfer::check(const Arrived& arrived) const {
   const KvPiece& piece = arrived.piece;
-  const auto it = expected_.find(piece.key.request);
-  if (it == expected_.end() || it->second.key != piece.key) {
-    return fail(ErrorCode::kNotFound, "nothing is reserved for this KV any more");
-  }
-  const std::vector<BlockId>& ours = it->second.blocks;
-  for (const BlockId block : piece.to) {
-    if (!std::binary_search(ours.begin(), ours.end(), block)) {
-      return fail(
-          ErrorCode::kInvalidArgument,
-          fmt::format("block {} is not among the {} that are reserved", block.value, ours.size()));
-    }
-  }
+  TRY_STATUS(expected_.check(piece.key, piece.to));
   const std::size_t named = piece.from.size();
   const std::size_t carried = piece.bytes.size();
   const std::size_t block_bytes = arena_.layout.block_bytes();

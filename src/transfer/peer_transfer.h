@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "transfer/expected_kv.h"
 #include "transfer/kv_messages.h"
 #include "transfer/kv_transfer.h"
 
@@ -73,8 +74,10 @@ class PeerTransfer final : public KvTransfer {
   void poll(std::vector<TransferDone>& done) override;
   [[nodiscard]] bool idle() const override { return jobs_.empty() && arrived_.empty(); }
   [[nodiscard]] bool busy() const override;
-  void expect(const HandoffKey& key, std::span<const BlockId> blocks) override;
-  void close(RequestId request) override { expected_.erase(request); }
+  void expect(const HandoffKey& key, std::span<const BlockId> blocks) override {
+    expected_.expect(key, blocks);
+  }
+  void close(RequestId request) override { expected_.close(request); }
 
  private:
   struct Job {
@@ -93,10 +96,6 @@ class PeerTransfer final : public KvTransfer {
     KvPiece piece;
     std::size_t next = 0;  // the first block that was not copied
   };
-  struct Expected {
-    HandoffKey key;
-    std::vector<BlockId> blocks;  // sorted
-  };
 
   [[nodiscard]] bool may_send(const Job& job) const;
   void send_piece(Job& job);
@@ -110,7 +109,7 @@ class PeerTransfer final : public KvTransfer {
   std::deque<Job> jobs_;
   std::map<KvPeer, std::int32_t> in_flight_;  // pieces
   std::deque<Arrived> arrived_;
-  std::map<RequestId, Expected> expected_;
+  ExpectedKv expected_;
 };
 
 // Of a piece's bytes; never 0.

@@ -207,17 +207,20 @@ instances:
     threads: 1
     shared-kv: false
     kv-checksum: true
+    kv-tcp: {tcp}
   - role: decode
     kv-memory: 96MiB
     threads: 1
 """
 
 
-def test_cluster_up_with_roles_and_kv_over_the_wire(log_folder, tmp_path, expected):
+@pytest.mark.parametrize("transport", ["tcp", "grpc"])
+def test_cluster_up_with_roles_and_kv_over_the_wire(log_folder, tmp_path, expected, transport):
     file = tmp_path / "cluster.yaml"
     gateway = Gateway(log_folder / "unused.log")  # for asking; `cluster up` starts it
     file.write_text(CLUSTER_FILE.format(model=model_file(), context=CONTEXT, port=gateway.port,
-                                        join=gateway.join_port))
+                                        join=gateway.join_port,
+                                        tcp="true" if transport == "tcp" else "false"))
     up = Process(log_folder / "apart-up.log", "cluster", "up", file).start()
     try:
         gateway.wait_instances("prefill-0", "decode-0", limit_s=120)
@@ -225,6 +228,6 @@ def test_cluster_up_with_roles_and_kv_over_the_wire(log_folder, tmp_path, expect
         wait_empty(gateway, "prefill-0", "decode-0")
         sent = {k: v for k, v in gateway.metrics().items()
                 if k.startswith("sluice_handoff_bytes_total{")}
-        assert any('transport="grpc"' in k and v > 0 for k, v in sent.items()), sent
+        assert any(f'transport="{transport}"' in k and v > 0 for k, v in sent.items()), sent
     finally:
         up.stop(60)
