@@ -103,6 +103,7 @@ def row_of(name, runs, oracle):
 
 def table(runner, case, rows):
     seeds = [1] if runner.args.quick else [1, 2, 3, 4, 5]
+    runner.lengths(CASES[case][0])  # once, before runs side by side ask for it
     with ThreadPoolExecutor(runner.args.jobs) as pool:
         jobs = {name: [pool.submit(runner.run, case, options, seed) for seed in seeds]
                 for name, options in {"oracle": ["--policy", "oracle"], **rows}.items()}

@@ -2,6 +2,7 @@
 
     python3 bench/memory_pressure --quick
     python3 bench/memory_pressure --pressures 1.2,1.5,2 --seeds 1,2,3
+    python3 bench/memory_pressure --simulate --requests 2000 --seeds 1,2,3,4,5,6
 
 For every workload a server with ample memory is measured first: its median gap between
 tokens is the unit of the SLO. Then, for every pressure and seed, each policy serves the
@@ -21,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench/serve_vs_llama_server"))
 
+import simulated  # noqa: E402
 from lengths import demand_tokens, make_jobs  # noqa: E402
 from measure import Run, measure  # noqa: E402
 from table import markdown  # noqa: E402
@@ -57,6 +59,8 @@ def parse_arguments() -> argparse.Namespace:
         "machine is (default: %(default)s)")
     add("--sluice", default=os.environ.get("SLUICE_BIN", str(ROOT / "build/release/apps/sluice")))
     add("--quick", action="store_true", help="one workload, one pressure, one seed, few requests")
+    add("--simulate", action="store_true", help="in the simulator instead of the real server, "
+        "on a device of `--pace`, with requests that come faster than they can be served")
     add("--append", action="store_true", help="keep results.json's runs of other cases and "
         "seeds, and its SLO")
     add("--out", default=str(ROOT / "build/bench/memory_pressure"))
@@ -135,6 +139,9 @@ def merge(old: list[dict], fresh: list[dict]) -> list[dict]:
 
 def main():
     options = parse_arguments()
+    if options.simulate:
+        simulated.compare(options, say)
+        return
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     results = out / "results.json"

@@ -3,7 +3,7 @@
 import statistics
 
 
-def _cell(runs: list[dict], key: str, scale: float = 1.0, digits: int = 0) -> str:
+def cell(runs: list[dict], key: str, scale: float = 1.0, digits: int = 0) -> str:
     values = sorted(r[key] * scale for r in runs)
     text = f"{statistics.median(values):,.{digits}f}"
     if len(values) > 1 and f"{values[0]:,.{digits}f}" != f"{values[-1]:,.{digits}f}":
@@ -15,12 +15,12 @@ def _row(row: dict) -> str:
     runs = row["runs"]
     for run in runs:
         run["gap_ratio"] = run["gap_p99"] / run["gap_p50"] if run["gap_p50"] else 0.0
-    cells = [row["policy"], _cell(runs, "output_tokens_per_s"), _cell(runs, "goodput", 1, 1),
-             _cell(runs, "preemptions_per_1000"), _cell(runs, "pauses_per_1000"),
-             _cell(runs, "gap_p50", 1e3, 2), _cell(runs, "gap_p99", 1e3, 1),
-             _cell(runs, "gap_ratio", 1, 1), _cell(runs, "ttft_p50", 1e3),
-             _cell(runs, "kv_used", 100), _cell(runs, "kv_unused", 100, 1),
-             _cell(runs, "running", 1, 1)]
+    cells = [row["policy"], cell(runs, "output_tokens_per_s"), cell(runs, "goodput", 1, 1),
+             cell(runs, "preemptions_per_1000"), cell(runs, "pauses_per_1000"),
+             cell(runs, "gap_p50", 1e3, 2), cell(runs, "gap_p99", 1e3, 1),
+             cell(runs, "gap_ratio", 1, 1), cell(runs, "ttft_p50", 1e3),
+             cell(runs, "kv_used", 100), cell(runs, "kv_unused", 100, 1),
+             cell(runs, "running", 1, 1)]
     failed = sum(r["failed"] for r in runs)
     if failed:
         cells[0] += f" ({failed} failed)"

@@ -8,11 +8,12 @@
 //
 //   min( w / (w + n r),  0.008 max( 1, (hold_up / (8 w + r))^2 ))
 //
-// First: now instead of at the next completion is one row more for w seconds,
-// against n rows that lose r if somebody has to yield: the newest, which holds half
-// of the mean. Second: who yields waits in the middle of an answer until about
-// eight have ended (measured, 18 to 216 running). For `hold_up` or more that may
-// happen to 8 in 1,000; the shorter, the less it is noticed.
+// and at most 0.12, or 0.5 for one that has yielded and comes back. First: now instead
+// of at the next completion is one row more for w seconds, against n rows that lose r
+// if somebody has to yield: the newest, which holds half of the mean. Second: who
+// yields waits in the middle of an answer until about eight have ended (measured, 18
+// to 216 running). For `hold_up` or more that may happen to 8 in 1,000; the shorter,
+// the less it is noticed.
 //
 // Where more or fewer shortfalls come than were foreseen, the margin moves
 // against that, and forgets it within a hundred admissions.

@@ -29,6 +29,8 @@ class World {
   [[nodiscard]] bool admits(std::int64_t blocks, std::optional<Duration> pause = {}) {
     return rule_.admits(arrival_to(blocks, pause), step_time_, forecast_);
   }
+  // From here on those that arrive have yielded before, in the middle of their answers.
+  void arrivals_go_on() { arrival_.generated = 20; }
   // The smallest pool that an arrival is admitted to, by a rule that nothing happened to.
   [[nodiscard]] std::int64_t least_pool(std::optional<Duration> pause = {}) {
     std::int64_t blocks = 1;
@@ -53,7 +55,7 @@ class World {
             .window_steps = 8};
   }
 
-  const RunningSequence arrival_{.prefill_left = 80, .decode_cap = 1000};
+  RunningSequence arrival_{.prefill_left = 80, .decode_cap = 1000};
   WindowPlanner planner_;
   StepTimeModel step_time_;
   LengthForecast forecast_ = lengths_up_to_400();
@@ -78,6 +80,18 @@ TEST(LikelyPeakRule, AdmitsMoreWhereMoreHoldUpIsAllowed) {
     last = world.least_pool();
   }
   EXPECT_LT(last, World(200, 0, {.hold_up = Duration::zero()}).least_pool());
+}
+
+// It waits in the middle of its answer. Where yielding is dear, that changes nothing.
+TEST(LikelyPeakRule, WhoHasYieldedComesBackSoonerWhereYieldingIsCheap) {
+  for (const double prefill_token : {1e-6, 1e-2}) {
+    World fresh(20, prefill_token, {.hold_up = std::chrono::seconds(10)});
+    World back(20, prefill_token, {.hold_up = std::chrono::seconds(10)});
+    back.arrivals_go_on();
+    const bool cheap = prefill_token < 1e-3;
+    EXPECT_EQ(back.least_pool() < fresh.least_pool(), cheap) << prefill_token;
+    EXPECT_LE(back.least_pool(), fresh.least_pool());
+  }
 }
 
 TEST(LikelyPeakRule, ShortfallsRaiseTheMarginAndAdmissionsWearThatOff) {
