@@ -104,18 +104,18 @@ _COLUMNS = ["model", "lengths", "system prompt", "streams", "output tokens/s", "
             "TTFT p99 ms", "gap p50 ms", "gap p99 ms", "peak RSS MiB", "failed"]
 
 
-def markdown(cases: list[dict]) -> str:
-    """Every cell is `sluice / llama-server: median ratio (least-most over rounds)`."""
-    lines = ["Cells: sluice / llama-server: median of the rounds' ratios (least-most).", "",
+def markdown(cases: list[dict], other: str = "llama-server") -> str:
+    """Every cell is `sluice / the other: median ratio (least-most over rounds)`."""
+    lines = [f"Cells: sluice / {other}: median of the rounds' ratios (least-most).", "",
              "| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
     for case in cases:
         ours = [r for r in case["rounds"] if r.server == "sluice"]
-        theirs = [r for r in case["rounds"] if r.server == "llama-server"]
+        theirs = [r for r in case["rounds"] if r.server == other]
         head = [case["model"], case["workload"], str(case["system_tokens"]), str(case["streams"])]
         if ours and theirs:
             lines.append("| " + " | ".join(head + _numbers(ours, theirs)) + " |")
         elif theirs:
             rate = spread([r.output_tokens_per_s for r in theirs])
-            cells = head + [f"llama-server only: {rate}"] + ["-"] * 6
+            cells = head + [f"{other} only: {rate}"] + ["-"] * 6
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

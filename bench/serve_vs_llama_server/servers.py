@@ -29,10 +29,13 @@ def post_json(port: int, path: str, body: dict, timeout: float = 120.0) -> dict:
 class Server:
     """One server process. Use as a context manager; `port` is set once it answers."""
 
-    def __init__(self, name: str, argv: list[str], log: Path):
+    def __init__(self, name: str, argv: list[str], log: Path,
+                 environment: dict[str, str] | None = None, ready_seconds: float = 180):
         self.name = name
         self._argv = argv
         self._log = log
+        self._environment = {**os.environ, **(environment or {})}
+        self._ready_seconds = ready_seconds
         self._process: subprocess.Popen | None = None
         self.port = 0
         self.start_seconds = 0.0
@@ -44,9 +47,10 @@ class Server:
             log.write((" ".join(argv) + "\n").encode())
             log.flush()
             begun = time.monotonic()
-            self._process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(argv, stdout=log, stderr=log,
+                                             stdin=subprocess.DEVNULL, env=self._environment)
         try:
-            self._wait_until_ready(begun + 180)
+            self._wait_until_ready(begun + self._ready_seconds)
         except BaseException:
             self.stop()
             raise
@@ -85,17 +89,29 @@ class Server:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def peak_rss_bytes(self) -> int:
-        """The most memory that was resident at once since the process began."""
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @staticmethod
+    def peak_of(pid: int) -> int:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
         return 0
 
-    def cpu_seconds(self) -> float:
-        text = Path(f"/proc/{self._process.pid}/stat").read_text()
+    @staticmethod
+    def cpu_of(pid: int) -> float:
+        text = Path(f"/proc/{pid}/stat").read_text()
         fields = text[text.rindex(")") + 2:].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def peak_rss_bytes(self) -> int:
+        """The most memory that was resident at once since the process began."""
+        return self.peak_of(self.pid)
+
+    def cpu_seconds(self) -> float:
+        return self.cpu_of(self.pid)
 
 
 def llama_argv(binary: str, model: str, streams: int, context: int, threads: int,
