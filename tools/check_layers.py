@@ -20,6 +20,7 @@ ARROWS = {
     "model": ["base"],
     "model/ggml": ["model"],
     "memory": ["base"],
+    "device": ["memory"],
     "scheduling": ["base"],
     "transfer": ["base"],
     "engine": ["memory", "model"],
@@ -27,7 +28,7 @@ ARROWS = {
     "net": ["cluster"],
     "gateway": ["cluster", "model"],
     "simulation": ["cluster", "engine", "memory", "transfer"],
-    "apps": ["net", "gateway", "simulation", "model/ggml"],
+    "apps": ["net", "gateway", "simulation", "model/ggml", "device"],
 }
 
 # First path component, or whole name, of third-party and system headers.
@@ -36,6 +37,7 @@ THIRD_PARTY = {
     "model": {"fmt"},
     "model/ggml": {"fmt", "spdlog", "hwy", "llama.cpp", "posix"},
     "memory": {"fcntl.h", "sys/mman.h", "unistd.h"},
+    "device": {"fmt", "posix"},
     "scheduling": set(),
     "transfer": {"ucp", "fmt", "spdlog", "posix"},
     "engine": set(),
