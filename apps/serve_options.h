@@ -37,6 +37,7 @@ struct ServeOptions {
   std::int32_t block_tokens = 16;
   std::int32_t context = 0;  // tokens
   std::int32_t max_batch_tokens = 512;
+  double mixed_step_ratio = 2;     // of a step's time with prompts in it to the same without
   std::int32_t max_running = 64;   // sequences, an instance
   std::int32_t queue_limit = 256;  // requests, at the global scheduler
   std::int32_t drain_seconds = 60;

@@ -114,6 +114,7 @@ Result<Sizing> size_instance(const ServeOptions& options, const ModelInfo& model
   s.max_running = options.max_running;
   s.draft_tokens = options.speculative == "ngram" ? 8 : 0;
   s.max_batch_tokens = std::max(options.max_batch_tokens, options.max_running);
+  s.mixed_step_ratio = options.mixed_step_ratio;
   return s;
 }
 
@@ -129,6 +130,7 @@ EngineOptions engine_options(const Sizing& sizing, bool prefix_cache) {
   engine.max_context = sizing.context;
   engine.draft_tokens = sizing.draft_tokens;
   engine.batch.max_step_tokens = sizing.max_batch_tokens;
+  engine.batch.mixed_step_ratio = sizing.mixed_step_ratio;
   engine.kv.num_blocks = sizing.num_blocks;
   engine.kv.prefix_cache = prefix_cache;
   engine.kv.window.block_tokens = sizing.layout.block_tokens;

@@ -27,6 +27,7 @@ struct Sizing {
   std::int32_t threads = 1;
   std::int32_t context = 0;  // tokens
   std::int32_t max_batch_tokens = 0;
+  double mixed_step_ratio = 2;
   std::int32_t max_running = 0;
   std::int32_t draft_tokens = 0;  // of a sequence in a step
 };

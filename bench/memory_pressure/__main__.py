@@ -58,6 +58,7 @@ def parse_arguments() -> argparse.Namespace:
         "base, a prefill token, a decode row, 1,000 tokens of context; 'none': as fast as the "
         "machine is (default: %(default)s)")
     add("--sluice", default=os.environ.get("SLUICE_BIN", str(ROOT / "build/release/apps/sluice")))
+    add("--sluice-args", default="", help="more flags for every server, separated by spaces")
     add("--quick", action="store_true", help="one workload, one pressure, one seed, few requests")
     add("--simulate", action="store_true", help="in the simulator instead of the real server, "
         "on a device of `--pace`, with requests that come faster than they can be served")

@@ -89,7 +89,7 @@ def server_argv(options, policy: str, tokens: int, host_tokens: int) -> list[str
             str(options.context), "--kv-memory", str(block * (tokens // 16)), "--max-running",
             str(options.streams), "--log-level", "warning",
             # One instance: the memory policy alone decides when a request starts.
-            "--policy", "round-robin"]
+            "--policy", "round-robin", *options.sluice_args.split()]
     if options.pace != "none":
         argv += ["--benchmark-step", options.pace]
     if host_tokens:

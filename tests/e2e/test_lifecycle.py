@@ -303,8 +303,9 @@ def test_help_names_every_flag_with_its_unit():
         assert result.returncode == 0
         assert "sluice" in result.stdout or "Usage" in result.stdout
     text = run_sluice("serve", "--help").stdout
-    for flag in ("instances", "kv-memory", "threads", "context", "max-batch-tokens", "max-running",
-                 "queue-limit", "host", "port", "api-key", "config", "log-level"):
+    for flag in ("instances", "kv-memory", "threads", "context", "max-batch-tokens",
+                 "mixed-step-ratio", "max-running", "queue-limit", "host", "port", "api-key",
+                 "config", "log-level"):
         assert f"--{flag}" in text
 
 
