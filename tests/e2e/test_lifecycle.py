@@ -12,7 +12,7 @@ import time
 import openai
 import pytest
 
-from sluice_server import HOST, model_file, run_sluice
+from sluice_server import HOST, binary, model_file, run_sluice
 
 
 def stream_tokens(server, count: int, arrivals: list, done: list):
@@ -258,6 +258,17 @@ def test_devices_lists_what_is_here_with_its_memory():
     head, *lines = result.stdout.splitlines()
     assert head.split()[:3] == ["device", "memory", "free"]
     assert re.match(r"cpu +[\d.]+ [GT]iB +[\d.]+ [MGT]iB  \S", lines[0])
+
+
+def test_devices_says_how_busy_they_are_where_the_driver_does(tmp_path):
+    fake = binary().parent.parent / "src/device/libfake_nvml.so"
+    if not fake.exists():
+        pytest.skip(f"no {fake.name}: build device_test")
+    (tmp_path / "libnvidia-ml.so.1").symlink_to(fake)
+    result = run_sluice("devices", env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"^0 +80.0 GiB +60.0 GiB +37 %  Fake 0$", result.stdout, re.M)
+    assert re.search(r"^1 +80.0 GiB +59.0 GiB +-  Fake 1$", result.stdout, re.M)
 
 
 @pytest.mark.parametrize("command", ["serve", "run", "profile", "instance"])
