@@ -44,6 +44,7 @@ sigset_t stop_set() {
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGHUP);
   return set;
 }
 }  // namespace
@@ -54,10 +55,11 @@ StopSignals::StopSignals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-void StopSignals::wait() {
+StopSignals::Signal StopSignals::wait() {
   const sigset_t set = stop_set();
   int signal = 0;
   sigwait(&set, &signal);
+  return signal == SIGHUP ? Signal::kHangup : Signal::kStop;
 }
 
 bool StopSignals::wait_for(Duration time) {

@@ -17,6 +17,7 @@ GatewayOptions gateway_options(const ServeOptions& options, const ModelInfo& mod
   gateway.port = options.port;
   gateway.num_threads = options.io_threads;
   gateway.model_id = options.model_name.empty() ? model.id : options.model_name;
+  gateway.tls = options.https;
   gateway.accept_any_model = options.accept_any_model;
   gateway.context_tokens = context;
   gateway.api_keys = options.limited_keys;
@@ -32,7 +33,8 @@ void print_welcome(const ServeOptions& options, const std::string& model, std::u
   const std::string host = options.host == "0.0.0.0" || options.host == "::" ? "127.0.0.1"
                            : options.host.find(':') != std::string::npos ? "[" + options.host + "]"
                                                                          : options.host;
-  const std::string url = fmt::format("http://{}:{}", host, port);
+  const char* scheme = options.https.certificate.empty() ? "http" : "https";
+  const std::string url = fmt::format("{}://{}:{}", scheme, host, port);
   const bool open = options.api_keys.empty() && options.limited_keys.empty();
   const std::string key = open ? "" : " -H \"Authorization: Bearer $KEY\"";
   fmt::print(
@@ -45,13 +47,18 @@ void print_welcome(const ServeOptions& options, const std::string& model, std::u
   std::fflush(stdout);
 }
 
-void wait_and_drain(StopSignals& signals, Gateway& gateway, int drain_seconds) {
-  signals.wait();
+void wait_and_drain(StopSignals& signals, Gateway& gateway, const ServeOptions& options) {
+  const bool https = !options.https.certificate.empty();
+  while (signals.wait() == StopSignals::Signal::kHangup && https) {
+    const Status read = gateway.reload_certificate();
+    if (!read) spdlog::error("the certificate stays as it is: {}", read.error().message);
+    if (read) spdlog::info("SIGHUP: what has changed of the certificate is used from now on");
+  }
   spdlog::info("draining: {} requests are running; a second signal stops at once",
                gateway.active_requests());
   gateway.begin_drain();
   const SteadyClock clock;
-  const TimePoint limit = clock.now() + std::chrono::seconds(drain_seconds);
+  const TimePoint limit = clock.now() + std::chrono::seconds(options.drain_seconds);
   while (!gateway.wait_drained(Duration::zero()) && clock.now() < limit) {
     if (signals.wait_for(std::chrono::milliseconds(50))) {
       spdlog::warn("stopping with {} requests running", gateway.active_requests());

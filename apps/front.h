@@ -19,7 +19,8 @@ namespace sluice {
 
 void print_welcome(const ServeOptions& options, const std::string& model, std::uint16_t port);
 
-// First signal: no new work, what runs may end. Second signal, or time over: stop.
-void wait_and_drain(StopSignals& signals, Gateway& gateway, int drain_seconds);
+// First signal: no new work, what runs may end. Second signal, or time over: stop. Where there
+// is HTTPS a hangup reads its files again instead.
+void wait_and_drain(StopSignals& signals, Gateway& gateway, const ServeOptions& options);
 
 }  // namespace sluice

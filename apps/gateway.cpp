@@ -55,7 +55,7 @@ int gateway(const GatewayCommandOptions& options) {
                remote->port());
   print_welcome(wanted, front.model_id, http.port());
 
-  wait_and_drain(signals, http, wanted.drain_seconds);
+  wait_and_drain(signals, http, wanted);
   http.stop();
   telemetry.observe(nullptr);
   remote->stop();

@@ -44,6 +44,9 @@ bool connect_to(const HostPort& at, Socket& connection) {
 
 Result<std::string> http_get(const std::string& url, const std::string& path,
                              const std::string& api_key) {
+  if (url.rfind("https://", 0) == 0) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{}: only http:// is spoken here", url));
+  }
   constexpr std::string_view kScheme = "http://";
   std::string authority = url.rfind(kScheme, 0) == 0 ? url.substr(kScheme.size()) : url;
   authority.resize(std::min(authority.size(), authority.find('/')));

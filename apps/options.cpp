@@ -181,6 +181,15 @@ void add_front(CLI::App& app, ServeOptions& o) {
   app.add_flag("--any-model-name", o.accept_any_model, "serve whatever model name a client gives");
   app.add_option("--host", o.host, "address to listen on")->capture_default_str();
   app.add_option("--port", o.port, "TCP port; 0 takes a free one")->capture_default_str();
+  app.add_option(
+         "--https-certificate", o.https.certificate,
+         "PEM file: serve HTTPS with this certificate and what vouches for it; SIGHUP reads "
+         "it again")
+      ->type_name("FILE");
+  app.add_option("--https-key", o.https.key, "PEM file: its key")
+      ->type_name("FILE")
+      ->needs("--https-certificate");
+  app.get_option("--https-certificate")->needs("--https-key");
   // One value a flag: the word after it may be the model.
   app.add_option("--api-key", o.api_keys, "key that clients must send; may be repeated")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)

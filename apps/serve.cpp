@@ -108,7 +108,7 @@ int serve(const ServeOptions& options) {
   or_throw(gateway.start(*cluster));
   print_welcome(options, front.model_id, gateway.port());
 
-  wait_and_drain(signals, gateway, options.drain_seconds);
+  wait_and_drain(signals, gateway, options);
   gateway.stop();
   telemetry.observe(nullptr);
   cluster->stop();

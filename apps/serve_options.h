@@ -21,6 +21,7 @@ struct ServeOptions {
   std::string chat_template;  // a file
   std::string host = "127.0.0.1";
   std::uint16_t port = 8080;
+  TlsFiles https;  // of clients; none: plain HTTP
   std::vector<std::string> api_keys;
   std::vector<ApiKey> limited_keys;  // of the file of --api-keys
   std::vector<std::string> cors_origins{"localhost"};

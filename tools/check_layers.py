@@ -43,7 +43,7 @@ THIRD_PARTY = {
     "engine": set(),
     "cluster": set(),
     "net": {"fmt", "spdlog", "prometheus", "grpcpp", "boost", "posix"},
-    "gateway": {"fmt", "spdlog", "boost", "nlohmann", "posix"},
+    "gateway": {"fmt", "spdlog", "boost", "nlohmann", "openssl", "posix"},
     "simulation": set(),
     "apps": {"fmt", "spdlog", "CLI", "yaml-cpp", "nlohmann", "posix"},
 }

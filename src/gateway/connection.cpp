@@ -22,6 +22,7 @@
 
 #include "base/rng.h"
 #include "gateway/api_error.h"
+#include "gateway/tls.h"
 
 namespace sluice {
 
@@ -65,10 +66,12 @@ std::string_view as_view(boost::beast::string_view text) {
 
 class Connection final : public Exchange, public std::enable_shared_from_this<Connection> {
  public:
-  Connection(ConnectionContext& context, std::size_t thread, tcp::socket socket)
+  Connection(ConnectionContext& context, std::size_t thread, tcp::socket socket,
+             std::shared_ptr<asio::ssl::context> tls)
       : context_(context),
         thread_(thread),
         socket_(std::move(socket)),
+        tls_(std::move(tls)),
         deadline_(socket_.get_executor()),
         watch_done_(socket_.get_executor()) {
     context_.open[thread_].insert(this);
@@ -99,16 +102,18 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
  private:
   using Parser = http::request_parser<http::string_body>;
 
+  Task<bool> open();
   Task<bool> read_request();
   Task<bool> read_first_byte();
   Task<void> refuse(error_code ec);
+  Task<void> answer_unread(const ApiError& error);
   void take(Parser& parser);
   Task<void> handle();
   std::string head(int status, std::string_view content_type) const;
   Task<bool> flush();
   Task<void> watch_loop();
   Task<void> stop_watch();
-  Task<void> linger();
+  Task<void> part();
   void set_gone();
   // Calls socket_.cancel() when the time is over, unless disarmed before.
   void arm(Duration limit);
@@ -116,7 +121,8 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
 
   ConnectionContext& context_;
   const std::size_t thread_;
-  tcp::socket socket_;
+  ClientSocket socket_;
+  const std::shared_ptr<asio::ssl::context> tls_;  // null: plain HTTP
   boost::beast::flat_buffer input_;
   asio::steady_timer deadline_;
   std::uint64_t deadline_number_ = 0;
@@ -147,7 +153,7 @@ void Connection::arm(Duration limit) {
         if (ec || number != self->deadline_number_) return;
         self->timed_out_ = true;
         error_code ignored;
-        self->socket_.cancel(ignored);
+        self->socket_.bare().cancel(ignored);
       });
 }
 
@@ -158,17 +164,40 @@ void Connection::disarm() {
 }
 
 Task<void> Connection::run() {
-  while (!context_.closing && socket_.is_open()) {
+  const bool opened = co_await open();
+  while (opened && !context_.closing && socket_.bare().is_open()) {
     if (!co_await read_request()) break;
     co_await handle();
     co_await stop_watch();
     if (!keep_alive_ || broken_ || gone_) break;
   }
   disarm();
-  if (unread_ && !broken_) co_await linger();
+  if (!broken_) co_await part();
   error_code ignored;
-  socket_.shutdown(tcp::socket::shutdown_both, ignored);
-  socket_.close(ignored);
+  socket_.bare().shutdown(tcp::socket::shutdown_both, ignored);
+  socket_.bare().close(ignored);
+}
+
+// The handshake, where there is TLS. False: there is nobody to serve.
+Task<bool> Connection::open() {
+  if (!tls_) co_return true;
+  error_code ec;
+  arm(context_.limits.header_timeout);
+  const ClientSocket::Speech speech = co_await socket_.first_speech();
+  if (speech == ClientSocket::Speech::kTls) ec = co_await socket_.handshake(*tls_);
+  disarm();
+  if (speech == ClientSocket::Speech::kOther) {
+    ApiError error;
+    error.type = "invalid_request_error";
+    error.message = "this port speaks TLS: its address begins with https://";
+    error.code = "tls_required";
+    co_await answer_unread(error);
+  }
+  if (ec) {
+    spdlog::debug("gateway: a TLS handshake failed: {}", timed_out_ ? "too slow" : ec.message());
+    abort();
+  }
+  co_return speech == ClientSocket::Speech::kTls && !ec;
 }
 
 Task<bool> Connection::read_first_byte() {
@@ -245,6 +274,11 @@ Task<void> Connection::refuse(error_code ec) {
     error.message = fmt::format("not an HTTP request: {}", ec.message());
     error.code = "bad_http";
   }
+  co_await answer_unread(error);
+}
+
+Task<void> Connection::answer_unread(const ApiError& error) {
+  keep_alive_ = false;
   unread_ = true;
   request_.request_id = make_request_id();
   HttpResponse response;
@@ -354,15 +388,23 @@ Task<bool> Connection::flush() {
   std::string_view bytes = pending_;
   while (!bytes.empty() && !broken_) {
     error_code ec;
-    const std::size_t size = socket_.write_some(asio::buffer(bytes.data(), bytes.size()), ec);
+    std::size_t size = 0;
+    if (socket_.secure()) {
+      arm(context_.limits.write_timeout);
+      size = co_await socket_.async_write_some(asio::buffer(bytes.data(), bytes.size()),
+                                               asio::redirect_error(asio::use_awaitable, ec));
+      disarm();
+    } else {
+      size = socket_.bare().write_some(asio::buffer(bytes.data(), bytes.size()), ec);
+    }
     if (!ec) {
       bytes.remove_prefix(size);
       continue;
     }
     if (ec == asio::error::would_block || ec == asio::error::try_again) {
       arm(context_.limits.write_timeout);
-      co_await socket_.async_wait(tcp::socket::wait_write,
-                                  asio::redirect_error(asio::use_awaitable, ec));
+      co_await socket_.bare().async_wait(tcp::socket::wait_write,
+                                         asio::redirect_error(asio::use_awaitable, ec));
       disarm();
     }
     if (ec) {  // the client left, or does not read
@@ -410,7 +452,7 @@ Task<void> Connection::stop_watch() {
   while (watching_) {
     error_code ignored;
     watch_done_.expires_at(std::chrono::steady_clock::time_point::max());
-    socket_.cancel(ignored);
+    socket_.bare().cancel(ignored);
     co_await watch_done_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
   stop_watch_ = false;
@@ -424,25 +466,33 @@ void Connection::set_gone() {
 void Connection::abort() {
   broken_ = true;
   error_code ignored;
-  socket_.close(ignored);
+  socket_.bare().close(ignored);
 }
 
-// Closing with unread input would reset the connection, and the client might
-// never see the answer: read on for a moment.
-Task<void> Connection::linger() {
+// A TLS client is told that this is the end. Closing with unread input would reset the connection,
+// and the client might never see the answer: read on for a moment.
+Task<void> Connection::part() {
+  if (socket_.secure()) {
+    arm(kLingerTime);
+    co_await socket_.say_goodbye();
+    disarm();
+  }
+  if (!unread_) co_return;
   error_code ec;
-  socket_.shutdown(tcp::socket::shutdown_send, ec);
+  socket_.bare().shutdown(tcp::socket::shutdown_send, ec);
   arm(kLingerTime);
   while (!ec) {
     input_.clear();
-    co_await socket_.async_read_some(input_.prepare(65536),
-                                     asio::redirect_error(asio::use_awaitable, ec));
+    co_await socket_.bare().async_read_some(input_.prepare(65536),
+                                            asio::redirect_error(asio::use_awaitable, ec));
   }
   disarm();
 }
 
-void start_connection(ConnectionContext& context, std::size_t thread, tcp::socket socket) {
-  auto connection = std::make_shared<Connection>(context, thread, std::move(socket));
+void start_connection(ConnectionContext& context, std::size_t thread, tcp::socket socket,
+                      std::shared_ptr<asio::ssl::context> tls) {
+  auto connection =
+      std::make_shared<Connection>(context, thread, std::move(socket), std::move(tls));
   auto executor = connection->executor();
   asio::co_spawn(
       executor, [connection = std::move(connection)]() mutable { return connection->run(); },

@@ -17,6 +17,7 @@
 #include "gateway/io_threads.h"
 #include "gateway/response_format.h"
 #include "gateway/router.h"
+#include "gateway/tls.h"
 #include "gateway/token_router.h"
 
 namespace sluice {
@@ -96,6 +97,7 @@ class Gateway::Impl final {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kNew) return fail(ErrorCode::kInvalidArgument, "already started");
     context_.serving = &serving;
+    TRY_STATUS(reload_certificate());
     TRY_STATUS(server_.listen(options_.host, options_.port));
     threads_.start();
     state_ = State::kRunning;
@@ -103,6 +105,13 @@ class Gateway::Impl final {
   }
 
   std::uint16_t port() const { return server_.port(); }
+
+  Status reload_certificate() {
+    if (options_.tls.certificate.empty() && options_.tls.key.empty()) return {};
+    TRY(auto tls, load_tls(options_.tls));
+    server_.set_tls(std::move(tls));
+    return {};
+  }
 
   void begin_drain() { context_.draining = true; }
   std::int32_t active() const { return context_.active; }
@@ -179,6 +188,9 @@ Status Gateway::start(Serving& serving) {
 }
 std::uint16_t Gateway::port() const {
   return impl_->port();
+}
+Status Gateway::reload_certificate() {
+  return impl_->reload_certificate();
 }
 void Gateway::begin_drain() {
   impl_->begin_drain();

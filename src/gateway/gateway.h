@@ -62,6 +62,12 @@ struct ApiKey {
   std::int64_t concurrent_requests = 0;  // at a time; 0: any number
 };
 
+// PEM files: a certificate, with those that vouch for it behind it, and its key. Both or none.
+struct TlsFiles {
+  std::string certificate;
+  std::string key;
+};
+
 struct GatewayOptions {
   std::string host = "127.0.0.1";          // an address or a name
   std::uint16_t port = 8080;               // 0: any that is free, see port()
@@ -71,6 +77,7 @@ struct GatewayOptions {
   bool accept_any_model = false;           // serve whatever name a client gives
   std::int32_t context_tokens = 0;         // longest sequence; 0: ModelInfo::trained_context
   std::vector<ApiKey> api_keys;            // empty: no key is asked for
+  TlsFiles tls;                            // none: plain HTTP
   // Browsers' origins that may call; "localhost" means any port of this host, "*" everyone.
   std::vector<std::string> cors_origins{"localhost"};
   std::string version = "0.1.0";
@@ -94,11 +101,16 @@ class Gateway final {
   [[nodiscard]] TokenSink& sink();
 
   // Binds, listens and starts the I/O threads; returns when connections are
-  // taken. kInvalidArgument: an option is out of range; kUnavailable: the
+  // taken. kInvalidArgument: an option is out of range, or a file of `tls` is no
+  // good; kUnavailable: the
   // address cannot be bound.
   [[nodiscard]] Status start(Serving& serving);
   // The bound port; 0 before start().
   [[nodiscard]] std::uint16_t port() const;
+
+  // Reads the files of `tls` again, for connections that come from now on. An error leaves
+  // what was; so does a gateway without TLS.
+  [[nodiscard]] Status reload_certificate();
 
   // From now on /ready is 503 and new generations are refused with 503; those
   // that run go on. Returns at once.

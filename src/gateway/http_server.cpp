@@ -44,6 +44,11 @@ error_code open_acceptor(tcp::acceptor& acceptor, const tcp::endpoint& endpoint)
 
 }  // namespace
 
+void HttpServer::set_tls(std::shared_ptr<asio::ssl::context> tls) {
+  const std::lock_guard lock(tls_mutex_);
+  tls_ = std::move(tls);
+}
+
 Status HttpServer::listen(const std::string& host, std::uint16_t port) {
   error_code ec;
   tcp::resolver resolver(threads_.context(0));
@@ -98,7 +103,13 @@ void HttpServer::adopt(tcp::socket socket, std::size_t thread) {
     socket.set_option(asio::socket_base::send_buffer_size(context_.limits.send_buffer_bytes), ec);
   }
   socket.non_blocking(true, ec);
+  std::shared_ptr<asio::ssl::context> tls;
+  {
+    const std::lock_guard lock(tls_mutex_);
+    tls = tls_;
+  }
   if (context_.num_connections.load() >= context_.limits.max_connections) {
+    if (tls) return;  // a handshake for the sake of a refusal would be a way to load the server
     const std::string body = to_json(ApiError{
         503,
         fmt::format("the limit of {} connections is reached", context_.limits.max_connections),
@@ -114,9 +125,10 @@ void HttpServer::adopt(tcp::socket socket, std::size_t thread) {
     return;
   }
   context_.num_connections.fetch_add(1);
-  asio::post(threads_.context(thread), [this, thread, s = std::move(socket)]() mutable {
-    start_connection(context_, thread, std::move(s));
-  });
+  asio::post(threads_.context(thread),
+             [this, thread, s = std::move(socket), t = std::move(tls)]() mutable {
+               start_connection(context_, thread, std::move(s), std::move(t));
+             });
 }
 
 void HttpServer::close() {

@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -37,6 +39,8 @@ class HttpServer final {
   HttpServer(IoThreads& threads, const GatewayLimits& limits, HttpHandler handler);
   ~HttpServer();
 
+  // What connections from now on speak; null: plain HTTP. Any thread.
+  void set_tls(std::shared_ptr<boost::asio::ssl::context> tls);
   // Binds every address of `host`; port 0 takes any that is free.
   [[nodiscard]] Status listen(const std::string& host, std::uint16_t port);
   [[nodiscard]] std::uint16_t port() const { return port_; }
@@ -50,6 +54,8 @@ class HttpServer final {
   IoThreads& threads_;
   ConnectionContext context_;
   std::vector<boost::asio::ip::tcp::acceptor> acceptors_;  // on thread 0
+  std::mutex tls_mutex_;
+  std::shared_ptr<boost::asio::ssl::context> tls_;  // guarded by tls_mutex_
   std::uint16_t port_ = 0;
   std::size_t next_thread_ = 0;
 };
