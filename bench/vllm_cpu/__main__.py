@@ -4,8 +4,9 @@
 
 FOLDER holds the weights of M.gguf as safetensors (transformers can make them from the GGUF;
 vLLM's CPU backend does not serve GGUF). vLLM takes minutes to start, so it stays up while
-rounds go A B, then B A, with new prompts in each; the side that is not asked idles. Cells are
-sluice / vLLM: median of the rounds' ratios (least-most). Standard library only.
+rounds go A B, then B A, with new prompts in each (it keeps prefixes); the side that is not
+asked idles. Cells are sluice / vLLM: median of the rounds' ratios (least-most). Standard
+library only.
 """
 
 import argparse
@@ -85,7 +86,8 @@ def sluice_server(o, model: str, streams: int) -> Server:
     return Server("sluice", argv, Path(o.out) / "sluice.log")
 
 
-def measure(o, server: Server, name: str, model: str, streams: int, number: int) -> Round:
+def measure(o, server: Server, name: str, sluice_model: str, streams: int, number: int) -> Round:
+    model = "peer" if name == "vllm" else sluice_model
     count = max(o.min_requests, streams * o.requests_per_stream)
     lengths, _ = lengths_of(o.workload, o.context - 8, count, o.seed)
 
@@ -93,7 +95,7 @@ def measure(o, server: Server, name: str, model: str, streams: int, number: int)
         body = {"model": model, "prompt": text, "add_special_tokens": False}
         return post_json(server.port, "/tokenize", body)["tokens"]
 
-    jobs = make_jobs(lengths, 0, f"{o.seed}/{streams}/{number}", tokenize)
+    jobs = make_jobs(lengths, 0, f"{o.seed}/{sluice_model}/{streams}/{number}", tokenize)
     run_closed_loop([Job(jobs[-1].prompt[-8:], 4)], 1, model, HOST, server.port)
     before = server.cpu_seconds()
     outcomes = run_closed_loop(jobs, streams, model, HOST, server.port)
@@ -119,7 +121,7 @@ def main() -> int:
                 for number in range(1, o.rounds + 1):
                     for name in ("vllm", "sluice") if number % 2 else ("sluice", "vllm"):
                         rounds.append(measure_sluice(o, model, count, number) if name == "sluice"
-                                      else measure(o, vllm, name, "peer", count, number))
+                                      else measure(o, vllm, name, Path(model).stem, count, number))
                         r = rounds[-1]
                         print(f"  {Path(model).stem} x{count} {name:7s} "
                               f"{r.output_tokens_per_s:7.1f} tokens/s  TTFT p50 "
