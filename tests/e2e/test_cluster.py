@@ -277,6 +277,20 @@ def test_mutual_tls(processes, tmp_path, expected):
     Load(gateway, JOBS[:1]).expect(expected[:1])
     assert set(gateway.instances()) == {"ours"}
 
+    # A connection for KV alone would not encrypt: it stays on the stream.
+    processes(instance(processes.log("prefill"), "prefill", gateway.join, "--role", "prefill",
+                       "--no-shared-kv", *ours))
+    gateway.wait_instances("ours", "prefill")
+    sent = {}
+    for _ in range(20):
+        Load(gateway, JOBS[:2]).expect(expected[:2])
+        sent = {k: v for k, v in gateway.metrics().items()
+                if k.startswith("sluice_handoff_bytes_total{") and v > 0}
+        if sent:
+            break
+        time.sleep(0.2)
+    assert sent and all('transport="grpc"' in k for k in sent), sent
+
 
 @pytest.mark.skipif(not shutil.which("etcd"), reason="no etcd here (Debian: etcd-server)")
 def test_etcd_finds_gateways_and_may_be_lost(processes, tmp_path, expected):
