@@ -3,6 +3,8 @@
 #include "device/span_arena.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -231,6 +233,30 @@ TEST_P(SpanArenaFaults, MemoryIsRecycledAndGivenBack) {
   EXPECT_EQ(rig_->counts().granules, 10);
   EXPECT_EQ(arena->move_to({wish(3, 20), wish(4, 1)}).error().code, ErrorCode::kBusy);
   ASSERT_TRUE(arena->move_to({wish(4, 20)}));  // in memory of our own
+}
+
+// The descriptors are inherited; a real driver would want the other process to start by itself.
+TEST_P(SpanArenaFaults, AnotherProcessReadsAndWritesWhatWasExported) {
+  const auto arena = rig_->arena(20);
+  ASSERT_TRUE(arena->move_to({wish(1, 7)}));
+  for (int t = 0; t < 7; ++t) rig_->write(*arena, 1, t, 50 + static_cast<std::uint64_t>(t));
+  const auto exported = arena->export_span(SpanId(1), 7);
+  ASSERT_TRUE(exported) << exported.error().message;
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto other = rig_->arena(20);
+    SpanWish taken = wish(9, 15);
+    taken.import = exported->import();
+    if (!other->move_to({taken})) ::_exit(1);
+    for (int t = 0; t < 7; ++t) rig_->expect(*other, 9, t, 50 + static_cast<std::uint64_t>(t));
+    rig_->write(*other, 9, 6, 99);
+    ::_exit(HasFailure() ? 2 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  rig_->expect(*arena, 1, 6, 99);
 }
 
 // Holes of any pattern serve a span: nothing has to lie side by side.

@@ -54,11 +54,11 @@ class Planning {
     return next_.range(range).places[static_cast<std::size_t>(place)];
   }
 
-  // Calls f(place) for the first `count` places of each lane.
+  // Calls f(place) for places [first, end) of each lane.
   template <class F>
-  void each_place(std::int32_t count, F f) const {
+  void each_place(std::int32_t first, std::int32_t end, F f) const {
     for (std::int32_t lane = 0; lane < shape_.num_lanes; ++lane) {
-      for (std::int32_t i = 0; i < count; ++i) f(shape_.place(lane, i));
+      for (std::int32_t i = first; i < end; ++i) f(lane * per_lane_ + i);
     }
   }
 
@@ -142,8 +142,8 @@ class Planning {
     // An ending span is not ready any more once its first place is gone.
     if (wish == nullptr && now.tokens > 0) emit(SetTokens{.range = range, .tokens = 0});
     const std::int32_t kept = wish == nullptr ? 0 : shape_.granules_for(wish->tokens);
-    each_place(shape_.places_per_lane(), [&](std::int32_t place) {
-      if (place % shape_.places_per_lane() < kept || !place_at(range, place).granule) return;
+    each_place(kept, per_lane_, [&](std::int32_t place) {
+      if (!place_at(range, place).granule) return;
       emit(UnmapPlace{.range = range, .place = place});
     });
     if (wish == nullptr) emit(EndSpan{.range = range});
@@ -170,13 +170,13 @@ class Planning {
     const RangeId range = *next_.find(wish.span);
     if (wish.prefix) {
       const RangeId from = *next_.find(wish.prefix->from);
-      each_place(shape_.full_granules(wish.prefix->tokens), [&](std::int32_t place) {
+      each_place(0, shape_.full_granules(wish.prefix->tokens), [&](std::int32_t place) {
         emit(MapPlace{.range = range, .place = place, .granule = *place_at(from, place).granule});
       });
     }
     if (!wish.import) return;
     std::size_t at = 0;
-    each_place(shape_.granules_for(wish.import->tokens), [&](std::int32_t place) {
+    each_place(0, shape_.granules_for(wish.import->tokens), [&](std::int32_t place) {
       const GranuleId granule = absent_foreign();
       emit(ImportGranule{.granule = granule, .descriptor = wish.import->descriptors[at++]});
       emit(MapPlace{.range = range, .place = place, .granule = granule});
@@ -187,7 +187,7 @@ class Planning {
     std::int64_t missing = 0;
     for (const SpanWish& wish : request_.wishes) {
       const RangeId range = *next_.find(wish.span);
-      each_place(shape_.granules_for(wish.tokens), [&](std::int32_t place) {
+      each_place(0, shape_.granules_for(wish.tokens), [&](std::int32_t place) {
         if (!place_at(range, place).granule) ++missing;
       });
     }
@@ -233,7 +233,7 @@ class Planning {
 
   void grow(const SpanWish& wish) {
     const RangeId range = *next_.find(wish.span);
-    each_place(shape_.granules_for(wish.tokens), [&](std::int32_t place) {
+    each_place(0, shape_.granules_for(wish.tokens), [&](std::int32_t place) {
       if (place_at(range, place).granule) return;
       emit(MapPlace{.range = range, .place = place, .granule = take_granule()});
     });
@@ -247,11 +247,11 @@ class Planning {
   // One call a run of neighbours.
   void open(RangeId range) {
     std::int32_t first = 0;
+    const std::int32_t places = shape_.num_lanes * per_lane_;
     const auto closed = [&](std::int32_t place) {
-      return place < shape_.num_places() && place_at(range, place).granule &&
-             !place_at(range, place).open;
+      return place < places && place_at(range, place).granule && !place_at(range, place).open;
     };
-    while (first < shape_.num_places()) {
+    while (first < places) {
       std::int32_t end = first;
       while (closed(end)) ++end;
       if (end > first) emit(OpenPlaces{.range = range, .first = first, .count = end - first});
@@ -294,6 +294,7 @@ class Planning {
   const SpanRequest& request_;
   SpanBook next_;
   const SpanShape& shape_ = before_.shape();
+  const std::int32_t per_lane_ = shape_.places_per_lane();
   SpanPlan plan_;
   std::map<SpanId, const SpanWish*> wishes_;
   std::vector<const SpanWish*> beginning_;
