@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
       case sluice::Command::kProfile: return sluice::profile(line.profile);
       case sluice::Command::kSimulate: return sluice::simulate(line.simulate);
       case sluice::Command::kPlan: return sluice::plan(line.plan);
+      case sluice::Command::kReplay: return sluice::replay(line.replay);
     }
   } catch (const std::exception& e) {
     std::fprintf(stderr, "sluice: %s\n", e.what());

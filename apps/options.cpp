@@ -452,6 +452,26 @@ std::vector<std::string> expand_config(int argc, char** argv, const CLI::App& ap
   return args;
 }
 
+// The commands that work without a model.
+void add_simulator(CLI::App& app, CommandLine& result) {
+  const auto add = [&](Command command, const char* name, const char* what) {
+    CLI::App* sub = app.add_subcommand(name, what);
+    sub->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+    sub->callback([&result, command] { result.command = command; });
+    return sub;
+  };
+  add_simulate_options(
+      *add(Command::kSimulate, "simulate",
+           "run the schedulers and the memory manager on a virtual clock, over a trace"),
+      result.simulate);
+  add_plan_options(
+      *add(Command::kPlan, "plan", "say how many instances a trace needs to be served in time"),
+      result.plan);
+  add_replay_options(*add(Command::kReplay, "replay",
+                          "let other policies make the decisions of a server that runs"),
+                     result.replay);
+}
+
 // What tells two processes of a host apart where no name was given.
 std::string default_name() {
   char host[64] = "host";
@@ -489,14 +509,7 @@ CommandLine parse_command_line(int argc, char** argv) {
                         inspect_app, devices_app, profile_app}) {
     sub->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
-  CLI::App* simulate_app = app.add_subcommand(
-      "simulate", "run the schedulers and the memory manager on a virtual clock, over a trace");
-  simulate_app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
-  add_simulate_options(*simulate_app, result.simulate);
-  CLI::App* plan_app =
-      app.add_subcommand("plan", "say how many instances a trace needs to be served in time");
-  plan_app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
-  add_plan_options(*plan_app, result.plan);
+  add_simulator(app, result);
   add_serve(*serve_app, result.serve);
   result.gateway.cluster.name = result.instance.cluster.name = default_name();
   add_gateway(*gateway_app, result.gateway);
@@ -527,8 +540,6 @@ CommandLine parse_command_line(int argc, char** argv) {
   if (inspect_app->parsed()) result.command = Command::kInspect;
   if (devices_app->parsed()) result.command = Command::kDevices;
   if (profile_app->parsed()) result.command = Command::kProfile;
-  if (simulate_app->parsed()) result.command = Command::kSimulate;
-  if (plan_app->parsed()) result.command = Command::kPlan;
   return result;
 }
 

@@ -14,6 +14,7 @@
 #include "cluster_options.h"
 #include "serve_options.h"
 #include "simulate/plan.h"
+#include "simulate/replay.h"
 #include "simulate/simulate_options.h"
 
 namespace sluice {
@@ -64,7 +65,8 @@ enum class Command : std::uint8_t {
   kDevices,
   kProfile,
   kSimulate,
-  kPlan
+  kPlan,
+  kReplay
 };
 
 struct CommandLine {
@@ -80,6 +82,7 @@ struct CommandLine {
   ProfileOptions profile;
   SimulateOptions simulate;
   PlanOptions plan;
+  ReplayOptions replay;
 };
 
 // Exits with the help text where that was asked for; throws std::runtime_error

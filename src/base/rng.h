@@ -38,6 +38,11 @@ class Rng {
     return result;
   }
 
+  // What is still to come follows from these words alone.
+  using State = std::array<std::uint64_t, 4>;
+  [[nodiscard]] const State& state() const { return state_; }
+  void resume(const State& state) { state_ = state; }
+
   // Uniform in [0, n), n > 0; the bias below 2^-32 does not matter here.
   std::uint64_t below(std::uint64_t n) {
     return static_cast<std::uint64_t>((static_cast<unsigned __int128>((*this)()) * n) >> 64);
@@ -46,7 +51,7 @@ class Rng {
   double uniform() { return static_cast<double>((*this)() >> 11) * 0x1.0p-53; }
 
  private:
-  std::array<std::uint64_t, 4> state_{};
+  State state_{};
 };
 
 }  // namespace sluice

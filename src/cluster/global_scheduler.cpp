@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "scheduling/decision_inputs.h"
 
 namespace sluice {
 namespace {
@@ -393,7 +394,12 @@ GlobalScheduler::Attempt GlobalScheduler::try_place(Queued& queued, TimePoint no
   const std::vector<std::uint64_t>& prefix = queued.prefix;
   const PlacementQuery query = query_for(*queued.request, prefix, now);
   const TimePoint begin = clock_.now();
+  const PlacementPolicy::State before = policy_->state();
   Decision decision = policy_->place(query, table_);
+  const bool for_record = decision.placement || !queued.recorded;
+  if (options_.keep_inputs && for_record) {
+    decision.inputs = inputs_of(decision, query, table_, before);
+  }
   placement_seconds_.observe(to_seconds(clock_.now() - begin));
 
   switch (decision.outcome) {

@@ -13,7 +13,7 @@ HandoffAgent::HandoffAgent(HandoffAgentOptions options, Engine& engine,
       transfer_(transfer),
       clock_(clock),
       peers_(peers),
-      scheduler_(options_.self.instance, std::move(policy)),
+      scheduler_(options_.self.instance, std::move(policy), options_.keep_inputs),
       source_(options_.handoff),
       target_(options_.handoff.lease) {
   transfer_stats_.transport = transfer.transport();

@@ -49,6 +49,7 @@ struct HandoffAgentOptions {
   KvIdentity kv;
   std::string memory;  // how transfers reach this instance's arena
   HandoffOptions handoff;
+  bool keep_inputs = false;  // of the local scheduler's decisions
 };
 
 class HandoffAgent final : private SourceHost, private TargetHost {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "scheduling/decision_inputs.h"
 
 namespace sluice {
 namespace {
@@ -12,8 +13,9 @@ constexpr std::size_t kMaxDecisions = 256;
 
 }  // namespace
 
-LocalScheduler::LocalScheduler(InstanceId self, std::unique_ptr<PlacementPolicy> policy)
-    : self_(self), policy_(std::move(policy)) {
+LocalScheduler::LocalScheduler(InstanceId self, std::unique_ptr<PlacementPolicy> policy,
+                               bool keep_inputs)
+    : self_(self), policy_(std::move(policy)), keep_inputs_(keep_inputs) {
   CHECK(policy_ != nullptr);
 }
 
@@ -47,7 +49,9 @@ Decision LocalScheduler::choose(const Wish& wish, TimePoint now) {
                        .now = now};
   if (wish.refused != nullptr) query.refused.assign(wish.refused->begin(), wish.refused->end());
   ledger_.remove(wish.request);
+  const PlacementPolicy::State before = policy_->state();
   Decision decision = policy_->place(query, table_);
+  if (keep_inputs_) decision.inputs = inputs_of(decision, query, table_, before);
   decision.by = self_;
   if (decision.placement) {
     const LoadRow& row = *table_.find(decision.placement->instance);

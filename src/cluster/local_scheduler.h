@@ -23,7 +23,9 @@ namespace sluice {
 
 class LocalScheduler final {
  public:
-  LocalScheduler(InstanceId self, std::unique_ptr<PlacementPolicy> policy);
+  // `keep_inputs`: of its decisions, so that they can be made again.
+  LocalScheduler(InstanceId self, std::unique_ptr<PlacementPolicy> policy,
+                 bool keep_inputs = false);
 
   // What the table made of it; kRestarted: earlier incarnations are gone.
   ReportOutcome on_report(LoadReport report, TimePoint now);
@@ -50,6 +52,7 @@ class LocalScheduler final {
  private:
   const InstanceId self_;
   const std::unique_ptr<PlacementPolicy> policy_;
+  const bool keep_inputs_;
   LoadTable table_;
   Ledger ledger_{table_};
   PrefixDirectory prefixes_{1U << 14U};

@@ -46,9 +46,11 @@ HttpResponse debug_memory(const GatewayContext& context, const HttpRequest&) {
   return response;
 }
 
-HttpResponse debug_decisions(const GatewayContext& context, const HttpRequest&) {
+// "?inputs=1": with what each was made from, some kilobytes an instance.
+HttpResponse debug_decisions(const GatewayContext& context, const HttpRequest& request) {
   HttpResponse response;
-  response.body = decisions_json(*context.serving->snapshot(), context.clock.now());
+  response.body = decisions_json(*context.serving->snapshot(), context.clock.now(),
+                                 request.query == "inputs=1");
   return response;
 }
 

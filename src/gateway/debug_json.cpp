@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "gateway/json_writer.h"
+#include "scheduling/decision_inputs.h"
 
 namespace sluice {
 
@@ -154,6 +155,43 @@ void write_candidate(JsonWriter& json, const Candidate& candidate) {
   json.member("report_age_ms", milliseconds(candidate.report_age)).end_object();
 }
 
+void write_row(JsonWriter& json, const LoadRow& row, TimePoint now) {
+  json.begin_object().member("instance", row.instance.value);
+  json.member("incarnation", fmt::format("{:x}", row.incarnation.value));
+  json.member("present", row.present).member("role", role_name(row.role));
+  json.member("draining", row.draining).member("age_ns", (now - row.received_at).count());
+  json.member("step_s", row.step_s).member("token_s", row.token_s).member("wait_s", row.wait_s);
+  json.member("window_end_s", row.window_end_s).member("crowd", row.crowd);
+  json.member("decode_s", row.decode_s).member("running", row.running);
+  json.member("waiting", row.waiting).member("max_running", row.max_running);
+  json.member("kv_tokens", row.kv_tokens).member("uncomputed_tokens", row.uncomputed_tokens);
+  json.member("waiting_blocks", row.waiting_blocks).member("total_blocks", row.total_blocks);
+  json.member("block_tokens", row.block_tokens).key("output_quantiles").begin_array();
+  for (const std::int32_t tokens : row.output_quantiles) json.value(tokens);
+  json.end_array().key("free_blocks").begin_array();  // [seconds after the report, blocks]
+  for (std::size_t i = 0; i < row.num_points; ++i) {
+    json.begin_array().value(row.point_s[i]).value(row.point_free[i]).end_array();
+  }
+  json.end_array().key("ledger").begin_object().member("tokens", row.ledger.tokens);
+  json.member("blocks", row.ledger.blocks).member("requests", row.ledger.requests);
+  json.end_object().end_object();
+}
+
+void write_inputs(JsonWriter& json, const DecisionInputs& inputs) {
+  json.key("inputs").begin_object().key("rng").begin_array();
+  for (const std::uint64_t word : inputs.state.rng.state()) json.value(fmt::format("{:x}", word));
+  json.end_array().member("turn", inputs.state.turn).key("cached").begin_array();
+  for (const CachedPrefix& prefix : inputs.query.cached) {
+    json.begin_object().member("instance", prefix.instance.value);
+    json.member("tokens", prefix.tokens).end_object();
+  }
+  json.end_array().key("refused").begin_array();
+  for (const InstanceId instance : inputs.query.refused) json.value(instance.value);
+  json.end_array().member("table_rows", inputs.table_rows).key("loads").begin_array();
+  for (const LoadRow& row : inputs.rows) write_row(json, row, inputs.query.now);
+  json.end_array().end_object();
+}
+
 }  // namespace
 
 std::string memory_json(const ClusterSnapshot& snapshot, TimePoint now) {
@@ -183,7 +221,7 @@ std::string memory_json(const ClusterSnapshot& snapshot, TimePoint now) {
   return text;
 }
 
-std::string decisions_json(const ClusterSnapshot& snapshot, TimePoint now) {
+std::string decisions_json(const ClusterSnapshot& snapshot, TimePoint now, bool inputs) {
   std::string text;
   JsonWriter json(text);
   json.begin_object().key("decisions").begin_array();
@@ -207,7 +245,9 @@ std::string decisions_json(const ClusterSnapshot& snapshot, TimePoint now) {
     json.member("needed_blocks", d->needed_blocks).member("largest_blocks", d->largest_blocks);
     json.key("candidates").begin_array();
     for (const Candidate& candidate : d->candidates) write_candidate(json, candidate);
-    json.end_array().end_object();
+    json.end_array();
+    if (inputs && d->inputs) write_inputs(json, *d->inputs);
+    json.end_object();
   }
   json.end_array().end_object();
   return text;

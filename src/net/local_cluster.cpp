@@ -78,7 +78,8 @@ class LocalCluster::Impl final : public InstancePort, public EngineOutlet {
                      .role = instance.role,
                      .kv = {.model = 0, .layout = options_.arena.layout},  // one model a process
                      .memory = "",
-                     .handoff = options_.handoff},
+                     .handoff = options_.handoff,
+                     .keep_inputs = true},
          .policy = make_policy(options_.decode_policy, options_.placement,
                                Rng(options_.seed + 1 + self.instance.value)),
          .transfer = std::make_unique<LocalTransfer>(options_.arena, LocalTransferOptions{}),

@@ -1,6 +1,7 @@
 #include "scheduling/eligibility.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace sluice {
 
@@ -51,6 +52,24 @@ std::optional<double> memory_start(const LoadRow& row, const PlacementQuery& que
     start = std::max(row.wait_s, row.point_s[first] - elapsed);
   }
   return first == 0 ? 0.0 : std::max(0.0, row.point_s[first] - elapsed);
+}
+
+double predicted_peak(const LoadRow& row, const PlacementQuery& query) {
+  if (row.total_blocks <= 0) return std::numeric_limits<double>::infinity();
+  const double elapsed = to_seconds(query.now - row.received_at);
+  const double step_s = std::max(row.step_s, 1e-6);
+  const double output = std::max(1, std::min(query.max_new_tokens, row.output_quantiles[1]));
+  const std::int32_t shared = cached_tokens(query, row.instance);
+  double peak = 0;
+  for (std::size_t i = 0; i < row.num_points; ++i) {
+    const bool last = i + 1 == row.num_points;
+    const double grown =
+        last ? output : std::clamp((row.point_s[i] - elapsed) / step_s, 1.0, output);
+    const auto tokens = query.prompt_tokens - shared + static_cast<std::int64_t>(grown);
+    const auto used = static_cast<double>(row.total_blocks - row.headroom(i));
+    peak = std::max(peak, used + static_cast<double>(row.blocks_for(tokens)));
+  }
+  return peak / static_cast<double>(row.total_blocks);
 }
 
 Judgement judge(const LoadRow& row, const PlacementQuery& query, const PlacementLimits& limits,

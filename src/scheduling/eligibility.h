@@ -34,6 +34,10 @@ struct Judgement {
 // room for the request's demand curve; nullopt: not within the outlook.
 [[nodiscard]] std::optional<double> memory_start(const LoadRow& row, const PlacementQuery& query);
 
+// The most blocks used at any point of the outlook, the request's own growth in
+// it, as a share of all; infinite where there are none.
+[[nodiscard]] double predicted_peak(const LoadRow& row, const PlacementQuery& query);
+
 // A decision with what is known before the search.
 [[nodiscard]] Decision new_decision(const PlacementQuery& query, const char* policy);
 

@@ -177,7 +177,7 @@ class Pass {
 
 class ForecastPolicy final : public PlacementPolicy {
  public:
-  ForecastPolicy(PlacementLimits limits, Rng rng) : limits_(limits), rng_(rng) {}
+  ForecastPolicy(PlacementLimits limits, Rng rng) : PlacementPolicy(rng), limits_(limits) {}
 
   [[nodiscard]] const char* name() const override { return "forecast"; }
 
@@ -190,7 +190,7 @@ class ForecastPolicy final : public PlacementPolicy {
     for (const bool relaxed : {false, true}) {
       decision.candidates.clear();
       Pass pass(query, loads, limits_, relaxed, decision);
-      if (const auto row = pass.choose(rng_)) {
+      if (const auto row = pass.choose(state_.rng)) {
         const auto outcome = relaxed ? PlacementOutcome::kPlacedRelaxed : PlacementOutcome::kPlaced;
         place_at(loads.rows()[*row], outcome, decision);
         break;
@@ -209,7 +209,7 @@ class ForecastPolicy final : public PlacementPolicy {
   double explain(const PlacementQuery& query, const LoadTable& loads, double room_in_s,
                  Decision& decision) {
     const auto rows = loads.rows();
-    const std::size_t from = rows.empty() ? 0 : rng_.below(rows.size());
+    const std::size_t from = rows.empty() ? 0 : state_.rng.below(rows.size());
     const bool unseen = decision.candidates.empty();
     for (std::size_t k = 0; unseen && k < std::min(rows.size(), kMaxCandidates); ++k) {
       const LoadRow& row = rows[(from + k) % rows.size()];
@@ -225,7 +225,6 @@ class ForecastPolicy final : public PlacementPolicy {
   }
 
   const PlacementLimits limits_;
-  Rng rng_;
 };
 
 }  // namespace

@@ -168,6 +168,14 @@ void LoadTable::set_ledger(InstanceId instance, const LedgerLoad& ledger) {
   derive(it->second);
 }
 
+void LoadTable::restore(const LoadRow& row) {
+  const std::size_t at = row_of(row.instance);
+  count_capacity(rows_[at], -1);
+  rows_[at] = row;
+  count_capacity(rows_[at], +1);
+  index_.set(at, bounds_of(row));
+}
+
 const LoadRow* LoadTable::find(InstanceId instance) const {
   const auto it = row_of_.find(instance);
   if (it == row_of_.end() || !rows_[it->second].present) return nullptr;

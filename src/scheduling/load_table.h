@@ -105,6 +105,8 @@ class LoadTable final {
   void remove(InstanceId instance);
   // It failed a request, or stops: nothing is placed there until it reports again.
   void hold(InstanceId instance);
+  // As another table showed it, for decisions that are made again; no report is known.
+  void restore(const LoadRow& row);
   // Written by the ledger only.
   void set_ledger(InstanceId instance, const LedgerLoad& ledger);
 

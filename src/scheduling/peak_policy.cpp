@@ -14,7 +14,7 @@ namespace {
 
 class PeakPolicy final : public PlacementPolicy {
  public:
-  PeakPolicy(PlacementLimits limits, Rng rng) : limits_(limits), rng_(rng) {}
+  PeakPolicy(PlacementLimits limits, Rng rng) : PlacementPolicy(rng), limits_(limits) {}
 
   [[nodiscard]] const char* name() const override { return "least-peak"; }
 
@@ -72,26 +72,6 @@ class PeakPolicy final : public PlacementPolicy {
     }
   }
 
-  // The most blocks used at any point of the outlook, the request's own growth in
-  // it, as a share of all.
-  static double predicted_peak(const LoadRow& row, const PlacementQuery& query) {
-    if (row.total_blocks <= 0) return std::numeric_limits<double>::infinity();
-    const double elapsed = to_seconds(query.now - row.received_at);
-    const double step_s = std::max(row.step_s, 1e-6);
-    const double output = std::max(1, std::min(query.max_new_tokens, row.output_quantiles[1]));
-    const std::int32_t shared = cached_tokens(query, row.instance);
-    double peak = 0;
-    for (std::size_t i = 0; i < row.num_points; ++i) {
-      const bool last = i + 1 == row.num_points;
-      const double grown =
-          last ? output : std::clamp((row.point_s[i] - elapsed) / step_s, 1.0, output);
-      const auto tokens = query.prompt_tokens - shared + static_cast<std::int64_t>(grown);
-      const auto used = static_cast<double>(row.total_blocks - row.headroom(i));
-      peak = std::max(peak, used + static_cast<double>(row.blocks_for(tokens)));
-    }
-    return peak / static_cast<double>(row.total_blocks);
-  }
-
   // One of the least, at random among near ties.
   const LoadRow* least(std::vector<Found>& found) {
     if (found.empty()) return nullptr;
@@ -99,11 +79,10 @@ class PeakPolicy final : public PlacementPolicy {
     for (const Found& f : found) best = std::min(best, f.peak);
     const double limit = best * (1 + limits_.near_tie);
     std::erase_if(found, [limit](const Found& f) { return f.peak > limit; });
-    return found[rng_.below(found.size())].row;
+    return found[state_.rng.below(found.size())].row;
   }
 
   const PlacementLimits limits_;
-  Rng rng_;
 };
 
 }  // namespace

@@ -17,6 +17,7 @@
 namespace sluice {
 
 class LoadTable;
+struct DecisionInputs;
 
 // Tokens of a prompt that an instance is believed to hold as a prefix.
 struct CachedPrefix {
@@ -75,10 +76,11 @@ struct Decision {
   std::optional<Placement> placement;
   std::int32_t prompt_tokens = 0;
   std::int32_t max_new_tokens = 0;
-  std::vector<Candidate> candidates;  // in the order of instance ids; at most 64 kept
-  Duration expected_wait{};           // when none was eligible: until one may be
-  std::int64_t needed_blocks = 0;     // with kNeverFits
-  std::int64_t largest_blocks = 0;    // of any instance, with kNeverFits
+  std::vector<Candidate> candidates;             // in the order of instance ids; at most 64 kept
+  Duration expected_wait{};                      // when none was eligible: until one may be
+  std::int64_t needed_blocks = 0;                // with kNeverFits
+  std::int64_t largest_blocks = 0;               // of any instance, with kNeverFits
+  std::shared_ptr<const DecisionInputs> inputs;  // null: not kept
 };
 
 // Chooses the instance that serves a request: a function of a load snapshot; no
@@ -87,13 +89,23 @@ struct Decision {
 // arguments give equal answers, but for tie-breaks drawn from its own Rng.
 class PlacementPolicy {
  public:
+  struct State {  // all that a choice depends on beside the arguments
+    Rng rng{0};
+    std::uint64_t turn = 0;  // of rules that go round
+  };
+  PlacementPolicy() = default;
+  explicit PlacementPolicy(Rng rng) : state_{rng, 0} {}
   virtual ~PlacementPolicy() = default;
   [[nodiscard]] virtual const char* name() const = 0;
   [[nodiscard]] virtual Decision place(const PlacementQuery& query, const LoadTable& loads) = 0;
+  [[nodiscard]] const State& state() const { return state_; }
+  void resume(const State& state) { state_ = state; }
+
+ protected:
+  State state_;
 };
 
-// What every policy asks before it compares: an instance that has not been heard
-// of lately is not eligible, whatever its last report said.
+// What every policy asks before it compares; who was not heard of lately is not eligible.
 struct PlacementLimits {
   Duration max_report_age = std::chrono::seconds(3);
   Duration max_wait = std::chrono::seconds(30);  // predicted wait above it: not eligible

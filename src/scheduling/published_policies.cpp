@@ -170,7 +170,7 @@ constexpr std::array<Rule, 8> kRules = {{{"prefix-affinity", prefix_affinity},
 class RulePolicy final : public SimplePolicy {
  public:
   RulePolicy(const Rule& rule, PlacementLimits limits, Rng rng)
-      : SimplePolicy(limits), rule_(rule), rng_(rng) {}
+      : SimplePolicy(limits, rng), rule_(rule) {}
   [[nodiscard]] const char* name() const override { return rule_.name; }
 
  private:
@@ -187,7 +187,7 @@ class RulePolicy final : public SimplePolicy {
     std::uint64_t ties = 0;
     std::size_t best = 0;
     for (std::size_t i = 0; i < pool_.size(); ++i) {
-      if (costs_[i] <= least && rng_.below(++ties) == 0) best = i;
+      if (costs_[i] <= least && state_.rng.below(++ties) == 0) best = i;
     }
     decision.candidates.clear();
     for (std::size_t i = 0; i < pool_.size(); ++i) {
@@ -198,7 +198,6 @@ class RulePolicy final : public SimplePolicy {
   }
 
   const Rule& rule_;
-  Rng rng_;
   std::vector<const LoadRow*> pool_;  // reused
   Costs costs_;
 };

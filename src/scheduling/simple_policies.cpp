@@ -18,16 +18,15 @@ class RoundRobin final : public SimplePolicy {
  private:
   std::optional<std::size_t> choose(const PlacementQuery& query, Rows rows,
                                     Decision& decision) override {
-    const auto row = first_eligible(query, rows, next_, decision);
-    if (row) next_ = (*row + 1) % rows.size();
+    const auto row = first_eligible(query, rows, state_.turn, decision);
+    if (row) state_.turn = (*row + 1) % rows.size();
     return row;
   }
-  std::size_t next_ = 0;
 };
 
 class Random final : public SimplePolicy {
  public:
-  Random(PlacementLimits limits, Rng rng) : SimplePolicy(limits), rng_(rng) {}
+  Random(PlacementLimits limits, Rng rng) : SimplePolicy(limits, rng) {}
   [[nodiscard]] const char* name() const override { return "random"; }
 
  private:
@@ -36,19 +35,18 @@ class Random final : public SimplePolicy {
     // A few draws are unbiased; only where most are ineligible the walk decides.
     constexpr int kDraws = 16;
     for (int k = 0; k < kDraws && !rows.empty(); ++k) {
-      const std::size_t i = rng_.below(rows.size());
+      const std::size_t i = state_.rng.below(rows.size());
       decision.candidates.clear();
       if (eligible(query, rows[i], 0, decision)) return i;
     }
     decision.candidates.clear();
-    return first_eligible(query, rows, rows.empty() ? 0 : rng_.below(rows.size()), decision);
+    return first_eligible(query, rows, rows.empty() ? 0 : state_.rng.below(rows.size()), decision);
   }
-  Rng rng_;
 };
 
 class LeastOutstanding final : public SimplePolicy {
  public:
-  LeastOutstanding(PlacementLimits limits, Rng rng) : SimplePolicy(limits), rng_(rng) {}
+  LeastOutstanding(PlacementLimits limits, Rng rng) : SimplePolicy(limits, rng) {}
   [[nodiscard]] const char* name() const override { return "least-outstanding"; }
 
  private:
@@ -62,20 +60,19 @@ class LeastOutstanding final : public SimplePolicy {
       if (!eligible(query, rows[i], count, decision) || count > least) continue;
       if (count < least) ties = 0;
       least = count;
-      if (rng_.below(++ties) == 0) best = i;  // every tie equally likely
+      if (state_.rng.below(++ties) == 0) best = i;  // every tie equally likely
     }
     if (best && decision.candidates.size() > kMaxCandidates) {
       decision.candidates.back() = candidate_of(rows[*best], query, Rejection::kNone, least);
     }
     return best;
   }
-  Rng rng_;
 };
 
 // Two draws, the one with fewer KV tokens held or on the way.
 class TwoChoices final : public SimplePolicy {
  public:
-  TwoChoices(PlacementLimits limits, Rng rng) : SimplePolicy(limits), rng_(rng) {}
+  TwoChoices(PlacementLimits limits, Rng rng) : SimplePolicy(limits, rng) {}
   [[nodiscard]] const char* name() const override { return "two-choices"; }
 
  private:
@@ -85,7 +82,7 @@ class TwoChoices final : public SimplePolicy {
   std::optional<std::size_t> draw(const PlacementQuery& query, Rows rows, Decision& decision) {
     constexpr int kDraws = 16;
     for (int k = 0; k < kDraws && !rows.empty(); ++k) {
-      const std::size_t i = rng_.below(rows.size());
+      const std::size_t i = state_.rng.below(rows.size());
       if (eligible(query, rows[i], kv_tokens(rows[i]), decision)) return i;
     }
     return std::nullopt;
@@ -94,12 +91,12 @@ class TwoChoices final : public SimplePolicy {
                                     Decision& decision) override {
     const auto a = draw(query, rows, decision);
     if (!a)
-      return first_eligible(query, rows, rows.empty() ? 0 : rng_.below(rows.size()), decision);
+      return first_eligible(query, rows, rows.empty() ? 0 : state_.rng.below(rows.size()),
+                            decision);
     auto b = draw(query, rows, decision);
     for (int k = 0; k < 4 && b == a; ++k) b = draw(query, rows, decision);
     return b && kv_tokens(rows[*b]) < kv_tokens(rows[*a]) ? b : a;
   }
-  Rng rng_;
 };
 
 }  // namespace

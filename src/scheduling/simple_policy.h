@@ -23,7 +23,8 @@ namespace sluice {
 
 class SimplePolicy : public PlacementPolicy {
  public:
-  explicit SimplePolicy(PlacementLimits limits) : limits_(limits) {}
+  explicit SimplePolicy(PlacementLimits limits, Rng rng = Rng(0))
+      : PlacementPolicy(rng), limits_(limits) {}
 
   [[nodiscard]] Decision place(const PlacementQuery& query, const LoadTable& loads) final {
     Decision decision = new_decision(query, name());

@@ -17,7 +17,7 @@ struct WorldOptions {
   std::vector<NodeOptions> nodes;  // one an instance
   std::string policy = "forecast";
   PlacementLimits limits;
-  GlobalSchedulerOptions scheduler;
+  GlobalSchedulerOptions scheduler{.keep_inputs = false};
   NetworkOptions network;
   HandoffOptions handoff;
   DecodeChoice decode;
