@@ -6,6 +6,7 @@
 #include <ctime>
 #include <vector>
 
+#include "scheduling/decision_inputs.h"
 #include "scheduling/ledger.h"
 #include "scheduling/load_table.h"
 #include "scheduling/placement.h"
@@ -71,6 +72,29 @@ BENCHMARK(place)
     ->Iterations(20'000)
     ->ArgsProduct({{0}, {-100, 30, 70, 90, 97, 100}})
     ->ArgsProduct({{1, 2, 3, 4}, {70}});
+
+// What keeping a decision's inputs adds. Arguments: instances; 0 or 1: kept.
+void place_and_keep(benchmark::State& state) {
+  LoadTable table;
+  Rng rng(1);
+  for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(state.range(0)); ++i) {
+    table.update(random_report(i, rng, 0.7), kTestStart);
+  }
+  const auto policy = make_policy("forecast", {}, Rng(7));
+  std::vector<Decision> last(256);
+  std::size_t next = 0;
+  for (auto _ : state) {
+    const PlacementQuery q{.request = RequestId{next + 1},
+                           .prompt_tokens = static_cast<std::int32_t>(1 + rng.below(4000)),
+                           .max_new_tokens = static_cast<std::int32_t>(1 + rng.below(1000)),
+                           .now = kTestStart};
+    const PlacementPolicy::State before = policy->state();
+    Decision d = policy->place(q, table);
+    if (state.range(1) != 0) d.inputs = inputs_of(d, q, table, before);
+    last[next++ % last.size()] = std::move(d);
+  }
+}
+BENCHMARK(place_and_keep)->ArgsProduct({{3, 16, 64, 1000, 10'000}, {0, 1}});
 
 void update_report(benchmark::State& state) {
   World world(0.7);
