@@ -1,9 +1,8 @@
 // One instance: from requests to token events, one step at a time.
 //
-// Synchronous: the loop that owns an Engine calls submit(), cancel() and step();
-// nothing here waits or knows a thread. Plans are made first and committed
-// after (BatchScheduler, WindowPlanner); memory is granted a window at a time
-// (memory/kv_manager.h).
+// Synchronous: the loop that owns an Engine calls submit(), cancel() and step(); nothing here
+// waits or knows a thread. Plans are made first and committed after (BatchScheduler,
+// WindowPlanner); memory is granted a window at a time (memory/kv_manager.h).
 //
 // Invariant: every submitted request gets exactly one finishing event, and when
 // it has it, all its blocks are free or kept as an unused prefix.
@@ -24,6 +23,7 @@
 #include "engine/host_store.h"
 #include "engine/remedy.h"
 #include "engine/request.h"
+#include "engine/room_forecast.h"
 #include "engine/sequence.h"
 #include "engine/tenants.h"
 #include "engine/waiting_queue.h"
@@ -44,8 +44,7 @@ class Engine final {
   // its finishing event, with the next call of step().
   void submit(std::unique_ptr<Request> request);
 
-  // Ends the request in whatever state it is; its last event is kCancelled.
-  // Unknown or finished requests are ignored.
+  // Whatever state it is in; its last event is kCancelled. Unknown or finished ones are ignored.
   void cancel(RequestId request);
 
   // One round: renew the window if it is over, admit, compute, emit. True if a
@@ -110,7 +109,7 @@ class Engine final {
   void apply_token(Sequence& sequence, Result<SampledToken>& sampled);
   void finish(Sequence& sequence, TokenEvent&& event);
   void end_cancelled(Sequence& sequence);
-  [[nodiscard]] Duration until_room(std::int64_t blocks, Refusal refusal) const;
+  [[nodiscard]] Duration until_room(RequestId request, std::int64_t blocks);
   void forget(std::unique_ptr<Sequence> sequence);
   void remove_finished();
   void flush_events();
@@ -137,6 +136,7 @@ class Engine final {
   WaitingQueue waiting_;
   std::vector<std::unique_ptr<Sequence>> yielded_;  // rest, but had to give up their blocks
   std::vector<RequestId> revoked_;
+  RoomForecast room_forecast_;  // for those that were refused
   Tenants tenants_;
   std::vector<TokenEvent> events_;  // to leave with this step
   std::vector<RequestId> seen_;

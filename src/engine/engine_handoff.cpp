@@ -9,8 +9,6 @@
 namespace sluice {
 namespace {
 
-constexpr Duration kLeastWait = std::chrono::milliseconds(5);
-
 auto has_request(RequestId request) {
   return [request](const auto& s) { return s->request->id == request; };
 }
@@ -114,18 +112,22 @@ void Engine::end_resting(RequestId request) {
 
 // --- Arriving --------------------------------------------------------------------
 
-// When the outlook has room for so many blocks more; its end, if it never has.
-Duration Engine::until_room(std::int64_t blocks, Refusal refusal) const {
+// When it should ask again: at half of the time until there is likely to be room, for a forecast
+// is late as often as it is early. The plan's outlook does not know who was admitted since its
+// window began, nor who waits.
+Duration Engine::until_room(RequestId request, std::int64_t blocks) {
   const Window& window = kv_.window();
   const TimePoint now = clock_.now();
-  TimePoint at = window.end;
-  if (refusal == Refusal::kForecast) {
-    for (const Outlook& point : window.plan.outlook) {
-      at = window.begin + point.after;
-      if (point.demand_blocks + blocks <= options_.kv.num_blocks) break;
-    }
-  }
-  return std::max(at - now, kLeastWait);
+  std::int64_t more =
+      std::max<std::int64_t>(0, kv_.usage().window_granted_blocks - window.plan.demand_blocks);
+  for (const auto& s : waiting_.items()) more += kv_.blocks_for(s->known());
+  const TimePoint at = room_forecast_.tell({request, blocks},
+                                           {.begin = window.begin,
+                                            .outlook = window.plan.outlook,
+                                            .more_blocks = more,
+                                            .total_blocks = options_.kv.num_blocks},
+                                           now);
+  return (at - now) / 2;
 }
 
 tl::expected<Arrival, ArrivalRefusal> Engine::reserve(ArrivalRequest arrival) {
@@ -143,8 +145,8 @@ tl::expected<Arrival, ArrivalRefusal> Engine::reserve(ArrivalRequest arrival) {
 
   if (Status status = accept(wanted); !status) {
     const bool never = status.error().code != ErrorCode::kBusy;
-    return refuse(never, until_room(0, Refusal::kWindow), status.error().code,
-                  status.error().message);
+    return refuse(never, until_room(wanted.id, kv_.blocks_for(arrival.room_tokens)),
+                  status.error().code, status.error().message);
   }
   auto sampler = samplers_.make(wanted.sampling, wanted.prompt);
   if (!sampler) return refuse(true, {}, sampler.error().code, sampler.error().message);
@@ -161,7 +163,8 @@ tl::expected<Arrival, ArrivalRefusal> Engine::reserve(ArrivalRequest arrival) {
   // Who waits here was here first; and a batch has an end.
   const bool full = running_.size() >= static_cast<std::size_t>(options_.max_running);
   if (full || !waiting_.empty()) {
-    return refuse(false, until_room(0, Refusal::kWindow), ErrorCode::kBusy,
+    return refuse(false, until_room(wanted.id, kv_.blocks_for(arrival.room_tokens)),
+                  ErrorCode::kBusy,
                   fmt::format("{} sequences run here (limit {}), {} wait", running_.size(),
                               options_.max_running, waiting_.size()));
   }
@@ -176,9 +179,10 @@ tl::expected<Arrival, ArrivalRefusal> Engine::reserve(ArrivalRequest arrival) {
   const auto admission = kv_.admit(request, clock_.now(), running_views(), step_time_, forecast_);
   if (!admission) {
     const std::int32_t blocks = kv_.blocks_for(arrival.room_tokens);
-    return refuse(false, until_room(blocks, admission.error()), ErrorCode::kBusy,
+    return refuse(false, until_room(wanted.id, blocks), ErrorCode::kBusy,
                   fmt::format("{} KV blocks do not fit beside what runs here", blocks));
   }
+  room_forecast_.forget(wanted.id);
   sequence->computed = std::max(arrival.room_tokens, admission->cached_tokens);
   sequence->presence = Presence::kArriving;
   const std::span<const BlockId> table = kv_.table(sequence->id);
