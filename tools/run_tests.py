@@ -33,10 +33,10 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 # What has threads. The runner's kernels run on ggml's thread pool, which is built without
 # ThreadSanitizer: it would report the pool's own synchronisation.
-TSAN_TARGETS = r"^(base|net|gateway)_test$"
+TSAN_TARGETS = r"^(base|device|net|gateway)_test$"
 # What runs under AddressSanitizer: all but the graphs, since ggml is built without it.
-DEV_TARGETS = (r"^((base|memory|engine|scheduling|transfer|cluster|simulation|simulate|net|gateway"
-               r"|model)_test|dst)$")
+DEV_TARGETS = (r"^((base|memory|engine|scheduling|transfer|cluster|simulation|simulate|device|net"
+               r"|gateway|model)_test|dst)$")
 # More end-to-end tests than this fail for a reason: they are not tried again.
 SECOND_TRIES = 3
 PARITY_TESTS = r"^model_parity_test$"
