@@ -145,7 +145,8 @@ tl::expected<Arrival, ArrivalRefusal> Engine::reserve(ArrivalRequest arrival) {
 
   if (Status status = accept(wanted); !status) {
     const bool never = status.error().code != ErrorCode::kBusy;
-    return refuse(never, until_room(wanted.id, kv_.blocks_for(arrival.room_tokens)),
+    const std::int64_t blocks = kv_.blocks_for(arrival.room_tokens);
+    return refuse(never, never ? Duration::zero() : until_room(wanted.id, blocks),
                   status.error().code, status.error().message);
   }
   auto sampler = samplers_.make(wanted.sampling, wanted.prompt);

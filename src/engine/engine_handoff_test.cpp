@@ -160,8 +160,11 @@ TEST(EngineHandoff, RefusalsSayWhetherAndWhen) {
                         .generated = {1},
                         .room_tokens = static_cast<std::int32_t>(prompt) + 2});
   };
-  EXPECT_TRUE(ask(100, 5).error().never);  // more than all its blocks
-  EXPECT_TRUE(ask(10, 1).error().never);   // nothing left to generate
+  const auto never = ask(100, 5);  // more than all its blocks
+  ASSERT_FALSE(never);
+  EXPECT_TRUE(never.error().never);
+  EXPECT_EQ(never.error().after, Duration::zero());  // nobody is told to come back for that
+  EXPECT_TRUE(ask(10, 1).error().never);             // nothing left to generate
   auto bad = w.request(9, 10, 5);
   bad->sampling.grammar.gbnf = "bad";
   EXPECT_TRUE(w.b.reserve({std::move(bad), {1}, 12}).error().never);
