@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "device/fakes/fake_cuda.h"
+#include "memory/span_wishes.h"
 
 namespace sluice {
 namespace {
@@ -32,16 +33,6 @@ std::shared_ptr<const CudaDriver> load(const std::string& file) {
   auto driver = CudaDriver::load(file);
   EXPECT_TRUE(driver) << driver.error().message;
   return driver ? *driver : nullptr;
-}
-
-SpanWish wish(std::uint64_t span, std::int64_t tokens) {
-  return {.span = SpanId(span), .tokens = tokens};
-}
-
-SpanWish after(std::uint64_t span, std::int64_t tokens, std::uint64_t from, std::int64_t prefix) {
-  return {.span = SpanId(span),
-          .tokens = tokens,
-          .prefix = SpanPrefix{.from = SpanId(from), .tokens = prefix}};
 }
 
 // A device and what tests do with it. Two lanes, four and a bit tokens a granule.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "memory/span_wishes.h"
 
 namespace sluice {
 namespace {
@@ -19,16 +20,6 @@ SpanShape small() {
 
 SpanRequest request(std::vector<SpanWish> wishes, std::int32_t keep_free = 0) {
   return {.wishes = std::move(wishes), .keep_free = keep_free, .free_bytes = kPlenty};
-}
-
-SpanWish wish(std::uint64_t span, std::int64_t tokens) {
-  return {.span = SpanId(span), .tokens = tokens};
-}
-
-SpanWish after(std::uint64_t span, std::int64_t tokens, std::uint64_t from, std::int64_t prefix) {
-  return {.span = SpanId(span),
-          .tokens = tokens,
-          .prefix = SpanPrefix{.from = SpanId(from), .tokens = prefix}};
 }
 
 template <class Op>
