@@ -90,9 +90,9 @@ Role role_of(const YAML::Node& entry) {
 }
 
 void add_instances(const YAML::Node& entry, Devices& devices, ClusterSpec& cluster) {
-  check_keys(entry,
-             {"count", "device", "kv_tokens", "block_tokens", "max_running", "max_step_tokens",
-              "min_chunk_tokens", "mixed_step_ms", "prefix_cache", "report_ms", "role"});
+  check_keys(entry, {"count", "device", "kv_tokens", "block_tokens", "max_running",
+                     "max_step_tokens", "min_chunk_tokens", "mixed_step_ms", "mixed_step_ratio",
+                     "prefix_cache", "report_ms", "role"});
   if (!entry["device"]) refuse(entry, "an instance needs a device");
   const auto device = device_of(entry["device"].as<std::string>(), devices);
   const std::int32_t block = integer(entry, "block_tokens", kBlockTokens, 1, 4096);
@@ -108,6 +108,7 @@ void add_instances(const YAML::Node& entry, Devices& devices, ClusterSpec& clust
   e.batch.min_chunk_tokens =
       integer(entry, "min_chunk_tokens", e.batch.min_chunk_tokens, 1, 1 << 20);
   e.batch.mixed_step_target = milliseconds(entry, "mixed_step_ms", e.batch.mixed_step_target);
+  e.batch.mixed_step_ratio = number(entry, "mixed_step_ratio", e.batch.mixed_step_ratio, 1, 100);
   node.report_interval = milliseconds(entry, "report_ms", node.report_interval);
   const std::int32_t count = integer(entry, "count", 1, 1, kMostInstances);
   cluster.nodes.insert(cluster.nodes.end(), static_cast<std::size_t>(count), node);

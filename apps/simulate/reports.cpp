@@ -80,7 +80,9 @@ std::string csv_of(const std::vector<RunResult>& runs) {
       "policy,memory,decode,rate,seed,requests,completed,refused,failed,good,seconds,offered_per_s,"
       "goodput_per_s,"
       "attainment,ttft_mean_s,ttft_p50_s,ttft_p90_s,ttft_p99_s,tpot_mean_s,tpot_p50_s,tpot_p90_s,"
-      "tpot_p99_s,e2e_mean_s,e2e_p50_s,e2e_p99_s,output_tokens_per_s,cached_share,preemptions,"
+      "tpot_p99_s,gap_p50_s,gap_p90_s,gap_p99_s,longest_gap_p50_s,longest_gap_p90_s,longest_gap_"
+      "p99_s,"
+      "e2e_mean_s,e2e_p50_s,e2e_p99_s,output_tokens_per_s,cached_share,preemptions,"
       "steps,utilization,imbalance,moved,refused_reservations,lost_targets,stayed,kv_bytes,"
       "second_p50_s,second_p99_s,limit_good,limit_goodput_per_s,limit_tokens_per_s,wall_s,events,"
       "hash\n";
@@ -88,14 +90,16 @@ std::string csv_of(const std::vector<RunResult>& runs) {
     const Summary& s = r.summary;
     text += fmt::format(
         "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},"
-        "{},{},{},{},{},{},{},{},{},{},{},{},{},{:016x}\n",
+        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{:016x}\n",
         r.key.policy, r.key.memory, r.key.decode, r.key.rate, r.key.seed, s.requests, s.completed,
         s.refused, s.failed, s.good, s.seconds, s.offered, s.goodput, s.attainment, s.ttft_s.mean,
         s.ttft_s.p50, s.ttft_s.p90, s.ttft_s.p99, s.tpot_s.mean, s.tpot_s.p50, s.tpot_s.p90,
-        s.tpot_s.p99, s.e2e_s.mean, s.e2e_s.p50, s.e2e_s.p99, s.output_tokens_per_s, s.cached_share,
-        s.preemptions, s.steps, s.utilization, s.imbalance, s.handoffs.moved, s.handoffs.refused,
-        s.handoffs.lost, s.handoffs.stayed, s.handoffs.bytes, s.second_s.p50, s.second_s.p99,
-        r.limit.good, r.limit.goodput, r.limit.output_tokens_per_s, r.wall_s, r.events, s.hash);
+        s.tpot_s.p99, s.gap_s.p50, s.gap_s.p90, s.gap_s.p99, s.longest_gap_s.p50,
+        s.longest_gap_s.p90, s.longest_gap_s.p99, s.e2e_s.mean, s.e2e_s.p50, s.e2e_s.p99,
+        s.output_tokens_per_s, s.cached_share, s.preemptions, s.steps, s.utilization, s.imbalance,
+        s.handoffs.moved, s.handoffs.refused, s.handoffs.lost, s.handoffs.stayed, s.handoffs.bytes,
+        s.second_s.p50, s.second_s.p99, r.limit.good, r.limit.goodput, r.limit.output_tokens_per_s,
+        r.wall_s, r.events, s.hash);
   }
   return text;
 }
@@ -126,6 +130,8 @@ std::string json_of(const SimulateOptions& options, const std::vector<RunResult>
                             {"attainment", s.attainment},
                             {"ttft_s", quantiles(s.ttft_s)},
                             {"tpot_s", quantiles(s.tpot_s)},
+                            {"gap_s", quantiles(s.gap_s)},
+                            {"longest_gap_s", quantiles(s.longest_gap_s)},
                             {"e2e_s", quantiles(s.e2e_s)},
                             {"output_tokens_per_s", s.output_tokens_per_s},
                             {"cached_share", s.cached_share},

@@ -135,11 +135,13 @@ TEST(ClusterFile, WordsAndYaml) {
   EXPECT_EQ(words->nodes.size(), 4U);
   EXPECT_EQ(words->devices[3]->name, "a100-8b");
   const auto yaml = parse_cluster(
-      "instances:\n  - {count: 2, device: h200-8b, kv_tokens: 3200, block_tokens: 32}\n"
+      "instances:\n  - {count: 2, device: h200-8b, kv_tokens: 3200, block_tokens: 32, "
+      "mixed_step_ratio: 1.5}\n"
       "network: {report_delay_ms: 250}\n"
       "faults: [{kind: crash, instance: 1, at_s: 3}]\n");
   ASSERT_TRUE(yaml) << yaml.error().message;
   EXPECT_EQ(yaml->nodes[1].engine.kv.num_blocks, 100);
+  EXPECT_DOUBLE_EQ(yaml->nodes[1].engine.batch.mixed_step_ratio, 1.5);
   EXPECT_EQ(yaml->network.report_delay, 250ms);
   EXPECT_EQ(yaml->faults[0].at, 3s);
 }
@@ -171,6 +173,7 @@ TEST(ClusterFile, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {"instances: []\n", "missing"},
       {"instances: [{device: abacus}]\n", "no device"},
+      {"instances: [{device: h100-8b, mixed_step_ratio: 0.5}]\n", "from 1 to 100"},
       {"instances: [{count: 2}]\n", "device"},
       {"instances: [{device: h100-8b, role: decoder}]\n", "unified, prefill or decode"},
       {"instances:\n  - {device: h100-8b, count: 0}\n", "from 1 to 20000"},

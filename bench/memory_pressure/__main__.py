@@ -45,7 +45,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--model", default=default_model(), help="GGUF file (default: %(default)s)")
     add("--workloads", default="deepseek-r1,sharegpt", help="(default: %(default)s)")
     add("--pressures", default="1.2,1.5,2", help="demand over memory (default: %(default)s)")
-    add("--policies", default=",".join(POLICIES), help="(default: %(default)s)")
+    add("--policies", default=",".join(POLICIES), help="each may have flags for its server "
+        "after a colon: windowed:--mixed-step-ratio=1.5 (default: %(default)s)")
     add("--seeds", default="1,2,3", help="(default: %(default)s)")
     add("--streams", type=int, default=40, help="requests in flight (default: %(default)s)")
     add("--requests", type=int, default=330, help="a run (default: %(default)s)")
@@ -85,8 +86,9 @@ def say(text: str):
 
 
 def run_one(options, jobs, policy: str, tokens: int, slo=None) -> Run:
-    host = tokens if policy.endswith("+pause") else 0
-    return measure(options, jobs, policy.removesuffix("+pause"), tokens, host, slo)
+    name, _, flags = policy.partition(":")
+    host = tokens if name.endswith("+pause") else 0
+    return measure(options, jobs, name.removesuffix("+pause"), flags, tokens, host, slo)
 
 
 def measure_ample(options, workload: str, jobs) -> dict:

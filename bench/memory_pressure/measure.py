@@ -30,6 +30,10 @@ class Run:
     ttft_p99: float
     gap_p50: float
     gap_p99: float
+    gap_p999: float
+    worst_gap_p50: float  # of each request's longest gap, pauses and all
+    worst_gap_p90: float
+    worst_gap_p99: float
     preemptions_per_1000: float
     pauses_per_1000: float
     kv_used: float    # share of the blocks that hold tokens of running sequences
@@ -82,14 +86,14 @@ def kv_bytes_per_block(sluice: str, model: str) -> int:
     return high
 
 
-def server_argv(options, policy: str, tokens: int, host_tokens: int) -> list[str]:
+def server_argv(options, policy: str, flags: str, tokens: int, host_tokens: int) -> list[str]:
     block = kv_bytes_per_block(options.sluice, options.model)
     argv = [options.sluice, "serve", options.model, "--host", HOST, "--port", "{port}", "--threads",
             str(options.threads), "--benchmark", "--memory-policy", policy, "--context",
             str(options.context), "--kv-memory", str(block * (tokens // 16)), "--max-running",
             str(options.streams), "--log-level", "warning",
             # One instance: the memory policy alone decides when a request starts.
-            "--policy", "round-robin", *options.sluice_args.split()]
+            "--policy", "round-robin", *options.sluice_args.split(), *flags.split()]
     if options.pace != "none":
         argv += ["--benchmark-step", options.pace]
     if host_tokens:
@@ -138,6 +142,7 @@ def summarize(policy: str, outcomes: list[Outcome], watch: Watch, warm: int, slo
         return statistics.fmean(of(s["blocks"]) / s["blocks"]["total"] for s in samples)
 
     served = max(1, len(inside))
+    worst = [max(o.gaps) for o in inside if o.gaps]
     ttfts = [o.first - o.started for o in inside]
     return Run(
         policy=policy, seconds=end - begin, requests=len(inside),
@@ -145,6 +150,8 @@ def summarize(policy: str, outcomes: list[Outcome], watch: Watch, warm: int, slo
         goodput=sum(meets(o, slo) for o in inside) / (end - begin) if slo else 0.0,
         ttft_p50=percentile(ttfts, 0.5), ttft_p99=percentile(ttfts, 0.99),
         gap_p50=percentile(gaps, 0.5), gap_p99=percentile(gaps, 0.99),
+        gap_p999=percentile(gaps, 0.999), worst_gap_p50=percentile(worst, 0.5),
+        worst_gap_p90=percentile(worst, 0.9), worst_gap_p99=percentile(worst, 0.99),
         preemptions_per_1000=1000 * grown("preemptions") / served,
         pauses_per_1000=1000 * grown("windows", "shortfall", "pause") / served,
         kv_used=share(lambda b: b["written"]),
@@ -152,8 +159,9 @@ def summarize(policy: str, outcomes: list[Outcome], watch: Watch, warm: int, slo
         running=statistics.fmean(s["running_sequences"] for s in samples))
 
 
-def measure(options, jobs: list[Job], policy: str, tokens: int, host_tokens: int, slo) -> Run:
-    argv = server_argv(options, policy, tokens, host_tokens)
+def measure(options, jobs: list[Job], policy: str, flags: str, tokens: int, host_tokens: int,
+            slo) -> Run:
+    argv = server_argv(options, policy, flags, tokens, host_tokens)
     with Server(f"sluice {policy}", argv, Path(options.out) / "server.log") as server:
         with urllib.request.urlopen(f"http://{HOST}:{server.port}/v1/models", timeout=10) as answer:
             model = json.load(answer)["data"][0]["id"]

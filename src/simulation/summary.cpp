@@ -78,6 +78,7 @@ Summary summarize(const World& world, const Trace& trace,
   TimePoint end = world.begin();
   std::vector<double> e2e;
   std::vector<double> second;
+  std::vector<double> longest;
   double tokens = 0;
   double prompt = 0;
   double cached = 0;
@@ -100,7 +101,10 @@ Summary summarize(const World& world, const Trace& trace,
     prompt += length;
     cached += a.cached;
     e2e.push_back(to_seconds(a.last - a.arrival));
-    if (a.tokens > 1) second.push_back(to_seconds(a.second - a.first));
+    if (a.tokens > 1) {
+      second.push_back(to_seconds(a.second - a.first));
+      longest.push_back(to_seconds(a.longest_gap));
+    }
     const auto [it, added] = alone.try_emplace(length, 0);
     if (added) it->second = device.prefill_seconds(length, chunk);
     const bool good = ttft_of(a) <= level.ttft_s + level.ttft_prefill_factor * it->second &&
@@ -115,6 +119,9 @@ Summary summarize(const World& world, const Trace& trace,
       s.requests == 0 ? 0 : static_cast<double>(s.good) / static_cast<double>(s.requests);
   s.ttft_s = quantiles_of(ttfts(world));
   s.tpot_s = quantiles_of(tpots(world));
+  const GapHistogram& gaps = world.gaps();
+  s.gap_s = {gaps.mean(), gaps.quantile(0.5), gaps.quantile(0.9), gaps.quantile(0.99)};
+  s.longest_gap_s = quantiles_of(std::move(longest));
   s.e2e_s = quantiles_of(std::move(e2e));
   s.second_s = quantiles_of(std::move(second));
   s.output_tokens_per_s = s.seconds > 0 ? tokens / s.seconds : 0;
@@ -160,6 +167,8 @@ Summary mean_of(const std::vector<Summary>& runs) {
   m.attainment = mean([](const Summary& s) { return s.attainment; });
   m.ttft_s = spread(&Summary::ttft_s);
   m.tpot_s = spread(&Summary::tpot_s);
+  m.gap_s = spread(&Summary::gap_s);
+  m.longest_gap_s = spread(&Summary::longest_gap_s);
   m.e2e_s = spread(&Summary::e2e_s);
   m.second_s = spread(&Summary::second_s);
   m.output_tokens_per_s = mean([](const Summary& s) { return s.output_tokens_per_s; });

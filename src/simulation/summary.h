@@ -39,6 +39,8 @@ struct Summary {
   double attainment = 0;  // good / requests
   Quantiles ttft_s;
   Quantiles tpot_s;
+  Quantiles gap_s;          // between any two tokens of an answer, pauses and all
+  Quantiles longest_gap_s;  // of an answer
   Quantiles e2e_s;
   Quantiles second_s;  // from the first token to the second: what a handoff delays
   double output_tokens_per_s = 0;

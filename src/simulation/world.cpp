@@ -180,6 +180,10 @@ void World::receive(const TokenEvent& event) {
     if (options_.keep_tokens) answer.content.push_back(event.token.token);
   }
   if (answer.tokens == 1) answer.second = now;
+  if (answer.tokens > 0) {
+    gaps_.add(now - answer.last);
+    answer.longest_gap = std::max(answer.longest_gap, now - answer.last);
+  }
   answer.tokens += event.has_token || event.finish == FinishReason::kStop ? 1 : 0;
   answer.last = now;
   queue_.note(event.request.value ^ static_cast<std::uint64_t>(event.token.token) << 32);

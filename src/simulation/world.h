@@ -15,6 +15,7 @@
 
 #include "cluster/global_scheduler.h"
 #include "simulation/event_queue.h"
+#include "simulation/gap_histogram.h"
 #include "simulation/node.h"
 #include "simulation/trace.h"
 #include "simulation/world_options.h"
@@ -34,6 +35,7 @@ class World final : private InstancePort, private TokenSink {
   void run_for(Duration time);
 
   [[nodiscard]] const std::vector<Answer>& answers() const { return answers_; }
+  [[nodiscard]] const GapHistogram& gaps() const { return gaps_; }
   [[nodiscard]] const std::vector<LoadSample>& samples() const { return samples_; }
   [[nodiscard]] const std::vector<std::string>& violations() const { return violations_; }
   [[nodiscard]] const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
@@ -114,6 +116,7 @@ class World final : private InstancePort, private TokenSink {
   std::vector<Link> links_;                            // by node
   std::vector<std::vector<std::uint32_t>> followers_;  // by request; empty: nobody follows
   std::vector<Answer> answers_;
+  GapHistogram gaps_;
   std::vector<LoadSample> samples_;
   std::vector<std::string> violations_;
   std::size_t next_arrival_ = 0;

@@ -37,6 +37,7 @@ struct Answer {
   TimePoint first{};   // token, or end
   TimePoint second{};  // token, if there is one
   TimePoint last{};
+  Duration longest_gap{};   // between two tokens
   std::int32_t tokens = 0;  // the end of the turn included
   std::int32_t cached = 0;
   FinishReason finish = FinishReason::kNone;

@@ -88,6 +88,10 @@ TEST(World, OneRequestTakesWhatTheProfileSays) {
     rest += run.device.seconds(work);
   }
   EXPECT_NEAR(to_seconds(a.last - a.first), rest, 1e-6);
+  const Summary s = summarize(run.world, trace, run.devices, {});
+  EXPECT_NEAR(s.gap_s.mean, rest / 10, 1e-6);
+  EXPECT_NEAR(s.gap_s.p99, rest / 10, 0.02 * rest / 10);
+  EXPECT_NEAR(s.longest_gap_s.p50, rest / 10, 0.02 * rest / 10);
 }
 
 TEST(World, TheSameSeedGivesTheSameRunAndAnotherDoesNot) {
