@@ -15,9 +15,7 @@ HandoffAgent::HandoffAgent(HandoffAgentOptions options, Engine& engine,
       peers_(peers),
       scheduler_(options_.self.instance, std::move(policy), options_.keep_inputs),
       source_(options_.handoff),
-      target_(options_.handoff.lease) {
-  transfer_stats_.transport = transfer.transport();
-}
+      target_(options_.handoff.lease) {}
 
 // --- What comes in ---------------------------------------------------------------
 
@@ -231,8 +229,9 @@ void HandoffAgent::pump() {
     ended.clear();
     transfer_.poll(ended);
     for (const TransferDone& done : ended) {
-      const Sending sending = sending_.at(done.ticket);
+      Sending sending = sending_.at(done.ticket);
       sending_.erase(done.ticket);
+      sending.transport = done.transport;
       transfer_stats_.bytes[done.transport] += done.bytes;
       if (done.outcome == TransferOutcome::kCancelled) continue;
       const bool ok = done.outcome == TransferOutcome::kDone && still_true(sending);
@@ -254,7 +253,7 @@ void HandoffAgent::pump() {
     more = !told.empty();
     for (const auto& [sending, ok] : told) {
       if (!ok) ++transfer_stats_.failed;
-      source_.sent(sending.key, ok, clock_.now(), *this);
+      source_.sent(sending.key, ok, sending.transport, clock_.now(), *this);
     }
   }
 }

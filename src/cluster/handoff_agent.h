@@ -91,7 +91,8 @@ class HandoffAgent final : private SourceHost, private TargetHost {
   struct Sending {
     HandoffKey key;
     bool last = false;
-    std::int32_t restarts = 0;  // of the sequence when it began
+    std::int32_t restarts = 0;   // of the sequence when it began
+    const char* transport = "";  // once it has ended
   };
 
   TargetChoice choose(RequestId request, const std::set<InstanceId>& refused,

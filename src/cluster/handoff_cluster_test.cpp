@@ -125,7 +125,7 @@ class HandoffCluster {
   }
   std::int64_t moved() const {
     std::int64_t sum = 0;
-    for (const auto& i : instances_) sum += i->handoff.stats().source.outcomes[0];
+    for (const auto& i : instances_) sum += i->handoff.stats().source.total()[0];
     return sum;
   }
   WindowStats windows(int at) const {
@@ -356,7 +356,7 @@ TEST(HandoffCluster, WhatRunsLeavesAnInstanceThatIsDrained) {
   EXPECT_TRUE(w.run());
   for (std::uint64_t id = 1; id <= 6; ++id) w.expect_right(id);
   w.expect_all_memory_back();
-  EXPECT_GT(w.stats(1).source.outcomes[0], 0);
+  EXPECT_GT(w.stats(1).source.total()[0], 0);
   EXPECT_EQ(w.stats(2).taken, 6);
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "cluster/handoff_source.h"
@@ -86,13 +88,45 @@ TEST(HandoffLives, WhoLetsGoTellsWhereItHasGone) {
   granted.key = key;
   granted.stamp = now;
   source.on_message(kNew, granted, now, host);
-  source.sent(key, true, now, host);  // what there was
-  source.sent(key, true, now, host);  // and the rest
+  source.sent(key, true, "pigeon", now, host);  // what there was
+  source.sent(key, true, "pigeon", now, host);  // and the rest
   ASSERT_TRUE(std::holds_alternative<Commit>(host.said.back().message));
   EXPECT_TRUE(host.told.empty());
   source.on_message(kNew, Taken{key, false}, now, host);
   EXPECT_EQ(host.released, 1);
   EXPECT_EQ(host.told, std::vector{kNew});
+}
+
+// What is counted names what carried a sequence last, whatever was tried before.
+TEST(HandoffLives, AnOutcomeIsCountedByWhatCarriedIt) {
+  SourceSide host;
+  HandoffSource source{{}};
+  const TimePoint now{1h};
+  source.begin({kRequest, 0, 0}, now, host);
+  HandoffKey key{kRequest, 1, 0};
+  const auto grant = [&] {
+    Granted granted;
+    granted.key = key;
+    granted.stamp = now;
+    source.on_message(kNew, granted, now, host);
+  };
+  grant();
+  source.sent(key, false, "pigeon", now, host);  // it never came back
+  ++key.attempt;
+  grant();
+  source.sent(key, true, "boat", now, host);
+  source.sent(key, true, "boat", now, host);
+  source.on_message(kNew, Taken{key, false}, now, host);
+  const RequestId other{99};
+  source.begin({other, 0, 0}, now, host);
+  key = {other, 1, 0};
+  grant();
+  source.sent(key, false, "", now, host);  // not even begun
+  source.tick(now + 1h, host);
+  const std::map<std::string, OutcomeCounts> counted = {{"boat", {1, 0, 0, 0}},
+                                                        {kNoTransport, {0, 1, 0, 0}}};
+  EXPECT_EQ(source.stats().outcomes, counted);
+  EXPECT_EQ(source.stats().total(), (OutcomeCounts{1, 1, 0, 0}));
 }
 
 struct TargetSide final : TargetHost {

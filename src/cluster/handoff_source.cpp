@@ -33,7 +33,7 @@ void HandoffSource::enter(Outgoing& out, State state, TimePoint now) {
 void HandoffSource::finish(RequestId request, HandoffOutcome outcome, TimePoint now) {
   const auto it = out_.find(request);
   enter(it->second, it->second.state, now);
-  ++stats_.outcomes[static_cast<std::size_t>(outcome)];
+  ++stats_.outcomes[it->second.carrier.name][static_cast<std::size_t>(outcome)];
   out_.erase(it);
 }
 
@@ -133,9 +133,11 @@ void HandoffSource::on_refused(Outgoing& out, Refused&& refused, TimePoint now, 
 
 // --- Sending and committing ------------------------------------------------------
 
-void HandoffSource::sent(HandoffKey key, bool ok, TimePoint now, SourceHost& host) {
+void HandoffSource::sent(HandoffKey key, bool ok, std::string_view transport, TimePoint now,
+                         SourceHost& host) {
   Outgoing* out = find(key);
   if (out == nullptr || (out->state != State::kSending && out->state != State::kClosing)) return;
+  if (!transport.empty()) out->carrier.name = transport;
   if (!ok) {
     ++stats_.targets_lost;
     return give_up_target(*out, /*tell=*/true, {}, now, host);

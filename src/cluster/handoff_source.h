@@ -18,6 +18,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
@@ -69,8 +71,8 @@ class HandoffSource final {
   // The sequence may leave. `last`: of the attempts that were made for it elsewhere.
   void begin(const HandoffKey& last, TimePoint now, SourceHost& host);
   void on_message(const Placement& from, HandoffMessage message, TimePoint now, SourceHost& host);
-  // The transfer that was started last for this key has ended.
-  void sent(HandoffKey key, bool ok, TimePoint now, SourceHost& host);
+  // The transfer that was started last for this key has ended; "" never began.
+  void sent(HandoffKey key, bool ok, std::string_view transport, TimePoint now, SourceHost& host);
   // It ended here by itself, or was cancelled while it ran here.
   void ended(RequestId request, SourceHost& host);
   // True: the handoff sees to it. False: it runs here or is not known.
@@ -93,6 +95,11 @@ class HandoffSource final {
 
  private:
   using State = HandoffStage;
+  // What carried KV last. For the counts alone: nothing depends on it.
+  struct Carrier {
+    std::string name = kNoTransport;
+    friend bool operator==(const Carrier&, const Carrier&) { return true; }
+  };
   struct Outgoing {
     HandoffKey key;
     State state = State::kPlacing;
@@ -103,6 +110,7 @@ class HandoffSource final {
     std::set<InstanceId> never;
     std::int32_t tries = 0;  // since it last waited
     bool cancelled = false;  // the client left while it was committing
+    Carrier carrier;
     TimePoint began{};
     TimePoint since{};     // of the state
     TimePoint deadline{};  // of the state

@@ -41,17 +41,28 @@ inline StageSeconds stage_seconds() {
   return {{1e-5, 1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05, 0.1, 0.5, 1, 5}, {}, 0};
 }
 
+using OutcomeCounts = std::array<std::int64_t, 4>;  // by HandoffOutcome
+inline constexpr const char* kNoTransport = "none";
+
 struct SourceStats {
-  std::array<std::int64_t, 4> outcomes{};  // by HandoffOutcome
+  // By what carried the sequence's KV last; kNoTransport: nothing did.
+  std::map<std::string, OutcomeCounts> outcomes;
   std::array<StageSeconds, 5> stages{stage_seconds(), stage_seconds(), stage_seconds(),
                                      stage_seconds(), stage_seconds()};
   std::int64_t not_before = 0;    // reservations refused for now,
   std::int64_t never = 0;         // for good,
   std::int64_t targets_lost = 0;  // targets that died, forgot it or did not answer
+
+  [[nodiscard]] OutcomeCounts total() const {
+    OutcomeCounts sum{};
+    for (const auto& [transport, counts] : outcomes) {
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += counts[i];
+    }
+    return sum;
+  }
 };
 
 struct TransferStats {
-  std::string transport;
   std::map<std::string, std::int64_t> bytes;  // that left, by what carried them
   std::int64_t blocks_copied = 0;
   std::int64_t blocks_held = 0;  // not sent: the target had them as a prefix

@@ -510,7 +510,7 @@ void HandoffWorld::perform(Action action) {
       const Transfer done = *std::exchange(transfer_, std::nullopt);
       const bool ok = action.kind == Kind::kSent;
       if (!ok) --limits_.failed_transfers;
-      return with_source([&](auto& host) { source_.sent(done.key, ok, now_, host); });
+      return with_source([&](auto& host) { source_.sent(done.key, ok, "pigeon", now_, host); });
     }
     case Kind::kKill:
       --limits_.deaths;
@@ -649,7 +649,7 @@ TEST(HandoffWorld, RandomWalksWithAllFaultsEndWell) {
     world.check_end();
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
-      outcomes[i] += static_cast<int>(world.stats().outcomes[i]);
+      outcomes[i] += static_cast<int>(world.stats().total()[i]);
     }
   }
   // The walks get everywhere, but to where patience ends: they are too short.

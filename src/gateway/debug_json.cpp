@@ -133,9 +133,17 @@ void write_counters(JsonWriter& json, const EngineStats& stats) {
 
 void write_handoffs(JsonWriter& json, const HandoffStats& handoffs) {
   json.key("handoffs").begin_object();
-  for (std::size_t i = 0; i < kHandoffOutcomeNames.size(); ++i) {
-    json.member(kHandoffOutcomeNames[i], handoffs.source.outcomes[i]);
+  const auto members = [&json](const OutcomeCounts& counts) {
+    for (std::size_t i = 0; i < counts.size(); ++i) json.member(kHandoffOutcomeNames[i], counts[i]);
+  };
+  members(handoffs.source.total());
+  json.key("transports").begin_object();
+  for (const auto& [transport, counts] : handoffs.source.outcomes) {
+    json.key(transport.c_str()).begin_object();
+    members(counts);
+    json.end_object();
   }
+  json.end_object();
   json.member("leaving", handoffs.leaving).member("reservations", handoffs.reservations);
   json.member("taken", handoffs.taken).member("expired", handoffs.expired);
   json.member("refused_not_before", handoffs.source.not_before);

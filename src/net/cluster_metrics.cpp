@@ -140,12 +140,16 @@ class EngineMetrics {
   }
 
   void add_handoffs(const HandoffStats& h) {
-    const char* transport = h.transfer.transport.c_str();
-    for (std::size_t i = 0; i < kHandoffOutcomeNames.size(); ++i) {
-      MetricLabels all = with("outcome", kHandoffOutcomeNames[i]);
-      all.push_back({"transport", transport});
-      page_.counter("sluice_handoffs_total", "Handoffs of sequences that began here, by outcome.",
-                    std::move(all), static_cast<double>(h.source.outcomes[i]));
+    auto outcomes = h.source.outcomes;
+    outcomes.try_emplace(kNoTransport);  // so that a first one that stays is seen to grow
+    for (const auto& [transport, counts] : outcomes) {
+      for (std::size_t i = 0; i < kHandoffOutcomeNames.size(); ++i) {
+        MetricLabels all = with("outcome", kHandoffOutcomeNames[i]);
+        all.push_back({"transport", transport});
+        page_.counter("sluice_handoffs_total",
+                      "Handoffs of sequences that began here, by outcome and what carried them.",
+                      std::move(all), static_cast<double>(counts[i]));
+      }
     }
     for (std::size_t i = 0; i < kHandoffStageNames.size(); ++i) {
       page_.histogram("sluice_handoff_seconds", "Time spent in each stage of a handoff, seconds.",

@@ -72,8 +72,9 @@ class ApartCluster {
     HandoffStats sum;
     for (const InstanceSnapshot& i : serving().snapshot()->instances) {
       if (!i.handoffs) continue;
-      for (std::size_t o = 0; o < sum.source.outcomes.size(); ++o) {
-        sum.source.outcomes[o] += i.handoffs->source.outcomes[o];
+      for (const auto& [by, counts] : i.handoffs->source.outcomes) {
+        OutcomeCounts& of = sum.source.outcomes[by];
+        for (std::size_t o = 0; o < of.size(); ++o) of[o] += counts[o];
       }
       sum.taken += i.handoffs->taken;
       sum.reservations += i.handoffs->reservations;

@@ -59,7 +59,6 @@ class TcpTransfer final : public KvStream {
   [[nodiscard]] bool reaches(const KvPeer& peer) const override;
 
   // --- the engine's loop
-  [[nodiscard]] const char* transport() const override { return "tcp"; }
   [[nodiscard]] Status start(TransferTicket ticket, const TransferTarget& target,
                              std::vector<BlockMove> moves) override;
   void cancel(TransferTicket ticket) override;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "net/wire.h"
@@ -12,6 +13,8 @@ struct Overloaded : F... {
 };
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
+
+constexpr int kMaxTransports = 16;
 
 std::int64_t ns(TimePoint t) {
   return t.time_since_epoch().count();
@@ -261,12 +264,13 @@ Result<PeerWord> decode(proto::Word& m, TimePoint now, const KvIdentity& kv,
 void encode(const HandoffReport& report, TimePoint now, const ProcessOf& process_of,
             proto::HandoffReport& m) {
   const HandoffStats& s = report.stats;
-  m.mutable_outcomes()->Add(s.source.outcomes.begin(), s.source.outcomes.end());
+  for (const auto& [transport, counts] : s.source.outcomes) {
+    (*m.mutable_outcomes())[transport].mutable_counts()->Add(counts.begin(), counts.end());
+  }
   for (const StageSeconds& stage : s.source.stages) encode(stage, *m.add_stages());
   m.set_not_before(s.source.not_before);
   m.set_never(s.source.never);
   m.set_targets_lost(s.source.targets_lost);
-  m.set_transport(s.transfer.transport);
   m.mutable_bytes()->insert(s.transfer.bytes.begin(), s.transfer.bytes.end());
   m.set_blocks_held(s.transfer.blocks_held);
   m.set_transfers_failed(s.transfer.failed);
@@ -282,18 +286,23 @@ Result<HandoffReport> decode(const proto::HandoffReport& m, TimePoint now, Insta
   Reader in(limits);
   HandoffReport report;
   HandoffStats& s = report.stats;
-  if (m.outcomes_size() != std::ssize(s.source.outcomes) ||
-      m.stages_size() != std::ssize(s.source.stages) || m.bytes_size() > 16) {
-    in.refuse(
-        fmt::format("{} outcomes, {} stages and {} transports of handoffs; {} and {} were "
-                    "due, and at most 16",
-                    m.outcomes_size(), m.stages_size(), m.bytes_size(), s.source.outcomes.size(),
-                    s.source.stages.size()));
+  if (m.stages_size() != std::ssize(s.source.stages) ||
+      std::max(m.outcomes_size(), m.bytes_size()) > kMaxTransports) {
+    in.refuse(fmt::format("{} stages of handoffs and {} transports; {} were due, and at most {}",
+                          m.stages_size(), std::max(m.outcomes_size(), m.bytes_size()),
+                          s.source.stages.size(), kMaxTransports));
     return in.result(std::move(report));
   }
-  for (int i = 0; i < m.outcomes_size(); ++i) {
-    s.source.outcomes[static_cast<std::size_t>(i)] =
-        in.count("handoffs", m.outcomes(i), kMaxCounter);
+  for (const auto& [transport, outcomes] : m.outcomes()) {
+    OutcomeCounts& counts = s.source.outcomes[in.text("transport", transport)];
+    if (outcomes.counts_size() != std::ssize(counts)) {
+      in.refuse(fmt::format("{} outcomes of handoffs; {} were due", outcomes.counts_size(),
+                            counts.size()));
+      return in.result(std::move(report));
+    }
+    for (int i = 0; i < outcomes.counts_size(); ++i) {
+      counts[static_cast<std::size_t>(i)] = in.count("handoffs", outcomes.counts(i), kMaxCounter);
+    }
   }
   for (int i = 0; i < m.stages_size(); ++i) {
     read(in, m.stages(i), s.source.stages[static_cast<std::size_t>(i)]);
@@ -301,7 +310,6 @@ Result<HandoffReport> decode(const proto::HandoffReport& m, TimePoint now, Insta
   s.source.not_before = in.count("refusals", m.not_before(), kMaxCounter);
   s.source.never = in.count("refusals", m.never(), kMaxCounter);
   s.source.targets_lost = in.count("lost targets", m.targets_lost(), kMaxCounter);
-  s.transfer.transport = in.text("transport", m.transport());
   for (const auto& [by, bytes] : m.bytes()) {
     s.transfer.bytes[in.text("transport", by)] = in.count("bytes", bytes, kMaxCounter);
   }

@@ -1,5 +1,6 @@
 #include "net/wire.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -437,12 +438,13 @@ TEST(HandoffWire, EveryWordComesBackAsItWas) {
 HandoffReport some_report(Values& values) {
   HandoffReport report;
   HandoffStats& s = report.stats;
-  s.source.outcomes = {values.i64(), values.i64(), values.i64(), 1};
+  s.source.outcomes = {{"shm", {values.i64(), values.i64(), values.i64(), 1}},
+                       {kNoTransport, {0, values.i64(), 2, 0}}};
   for (StageSeconds& stage : s.source.stages) stage.observe(values.real());
   s.source.not_before = 1 + values.i64();
   s.source.never = 1 + values.i64();
   s.source.targets_lost = 1 + values.i64();
-  s.transfer = {"pieces", {{"shm", values.i64()}, {"grpc", values.i64()}}, 0, 1 + values.i64(), 3};
+  s.transfer = {{{"shm", values.i64()}, {"grpc", values.i64()}}, 0, 1 + values.i64(), 3};
   s.leaving = 1 + values.i32();
   s.reservations = 1 + values.i32();
   s.taken = 1 + values.i64();
@@ -482,6 +484,7 @@ TEST(HandoffWire, ReportsNameInstancesByTheirProcesses) {
     EXPECT_EQ(read->decisions.at(0).by, InstanceId{8});
     EXPECT_EQ(read->decisions[0].placement, (Placement{InstanceId{4}, Incarnation{3}}));
     EXPECT_EQ(read->stats.transfer.bytes, report.stats.transfer.bytes);
+    EXPECT_EQ(read->stats.source.outcomes, report.stats.source.outcomes);
     proto::HandoffReport second;
     encode(*read, kReceived, process_of, second);
     EXPECT_EQ(first.stages_size(), 5);
@@ -490,8 +493,15 @@ TEST(HandoffWire, ReportsNameInstancesByTheirProcesses) {
     first.mutable_decisions(0)->mutable_candidates(0)->set_process(3);
     EXPECT_TRUE(
         decode(first, kReceived, InstanceId{8}, placement_of, {})->decisions[0].candidates.empty());
-    first.add_outcomes(1);
+    auto& counts = *(*first.mutable_outcomes())["shm"].mutable_counts();
+    counts.Add(1);
     EXPECT_FALSE(decode(first, kReceived, InstanceId{8}, placement_of, {}));
+    counts.RemoveLast();
+    EXPECT_TRUE(decode(first, kReceived, InstanceId{8}, placement_of, {}));
+    for (int way = 0; way < 15; ++way) {
+      (*first.mutable_outcomes())[fmt::format("way {}", way)] = first.outcomes().at("shm");
+    }
+    EXPECT_FALSE(decode(first, kReceived, InstanceId{8}, placement_of, {})) << "17 transports";
   }
   for (const auto& [name, was] : set) EXPECT_TRUE(was) << name;
 }

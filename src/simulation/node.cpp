@@ -252,7 +252,7 @@ Node::Totals Node::totals() const {
   if (!life_->handoff) return sum;
   const HandoffStats handoffs = life_->handoff->stats();
   const auto ended = [&](HandoffOutcome outcome) {
-    return handoffs.source.outcomes[static_cast<std::size_t>(outcome)];
+    return handoffs.source.total()[static_cast<std::size_t>(outcome)];
   };
   HandoffCounts counts{
       .moved = ended(HandoffOutcome::kMoved),

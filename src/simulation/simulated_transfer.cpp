@@ -55,7 +55,7 @@ void SimulatedTransfer::poll(std::vector<TransferDone>& done) {
     if (end_of(job) > now) return false;
     TransferDone& d = done.emplace_back();
     d.ticket = job.ticket;
-    d.transport = transport();
+    d.transport = "simulated";
     if (job.cancelled) {
       d.outcome = TransferOutcome::kCancelled;
     } else if (!is_wanted(job)) {

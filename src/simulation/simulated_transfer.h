@@ -63,7 +63,6 @@ class SimulatedTransfer final : public KvTransfer {
                     SimulatedModel& model);
   ~SimulatedTransfer() override;
 
-  [[nodiscard]] const char* transport() const override { return "simulated"; }
   [[nodiscard]] Status start(TransferTicket ticket, const TransferTarget& target,
                              std::vector<BlockMove> moves) override;
   void cancel(TransferTicket ticket) override;

@@ -22,7 +22,6 @@ class FaultyTransfer final : public KvTransfer {
   FaultyTransfer(KvTransfer& inner, TransferFaults faults, Rng rng)
       : inner_(inner), faults_(faults), rng_(rng) {}
 
-  [[nodiscard]] const char* transport() const override { return inner_.transport(); }
   [[nodiscard]] Status start(TransferTicket ticket, const TransferTarget& target,
                              std::vector<BlockMove> moves) override {
     if (rng_.uniform() < faults_.refuse) return sluice::fail(ErrorCode::kBusy, "refused by a test");

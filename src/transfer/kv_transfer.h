@@ -40,15 +40,12 @@ struct TransferDone {
   TransferOutcome outcome = TransferOutcome::kDone;
   std::int64_t bytes = 0;
   Error error;                 // with kFailed
-  const char* transport = "";  // what carried it, for metrics
+  const char* transport = "";  // what carried it: a word for metrics
 };
 
 class KvTransfer {
  public:
   virtual ~KvTransfer() = default;
-
-  // A word for metrics.
-  [[nodiscard]] virtual const char* transport() const = 0;
 
   // Begins and returns. kBusy: too much is on its way; kInvalidArgument: not such a
   // memory or block. No move at all is done at the next poll().

@@ -26,7 +26,6 @@ class KvWays final : public KvTransfer {
   KvWays(std::unique_ptr<PeerTransfer> pieces, std::unique_ptr<KvStream> stream, KvChannel& channel)
       : pieces_(std::move(pieces)), stream_(std::move(stream)), channel_(channel) {}
 
-  [[nodiscard]] const char* transport() const override { return pieces_->transport(); }
   [[nodiscard]] Status start(TransferTicket ticket, const TransferTarget& target,
                              std::vector<BlockMove> moves) override {
     const KvPeer peer{target.instance, target.incarnation};

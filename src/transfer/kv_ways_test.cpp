@@ -14,7 +14,6 @@ constexpr KvLayout kLayout{
 // Keeps what it is given, and has nobody to send it to.
 struct Stream final : KvStream {
   [[nodiscard]] bool reaches(const KvPeer& peer) const override { return reached.contains(peer); }
-  [[nodiscard]] const char* transport() const override { return "stream"; }
   Status start(TransferTicket ticket, const TransferTarget&, std::vector<BlockMove>) override {
     started.push_back(ticket);
     return {};

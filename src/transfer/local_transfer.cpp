@@ -66,7 +66,7 @@ void LocalTransfer::poll(std::vector<TransferDone>& done) {
                     .outcome = job.cancelled ? TransferOutcome::kCancelled : TransferOutcome::kDone,
                     .bytes = static_cast<std::int64_t>(job.next * block_bytes),
                     .error = {},
-                    .transport = transport()});
+                    .transport = "local"});
     jobs_.pop_front();
   }
 }

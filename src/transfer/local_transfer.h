@@ -24,7 +24,6 @@ class LocalTransfer final : public KvTransfer {
   // The arena outlives the transfer.
   LocalTransfer(const KvView& arena, LocalTransferOptions options);
 
-  [[nodiscard]] const char* transport() const override { return "local"; }
   [[nodiscard]] Status start(TransferTicket ticket, const TransferTarget& target,
                              std::vector<BlockMove> moves) override;
   void cancel(TransferTicket ticket) override;

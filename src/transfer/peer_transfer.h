@@ -67,7 +67,6 @@ class PeerTransfer final : public KvTransfer {
   // What was on its way to it is lost.
   void peer_lost(const KvPeer& peer);
 
-  [[nodiscard]] const char* transport() const override { return "pieces"; }
   [[nodiscard]] Status start(TransferTicket ticket, const TransferTarget& target,
                              std::vector<BlockMove> moves) override;
   void cancel(TransferTicket ticket) override;

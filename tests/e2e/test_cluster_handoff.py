@@ -138,7 +138,8 @@ def test_outputs_are_those_of_one_process(cluster, expected):
     wait_empty(cluster)
     seen = cluster.metrics()
     moved = sum(v for k, v in seen.items()
-                if k.startswith("sluice_handoffs_total{") and 'outcome="moved"' in k)
+                if k.startswith("sluice_handoffs_total{") and 'outcome="moved"' in k
+                and 'transport="shm"' in k)
     by_memory = sum(v for k, v in seen.items()
                     if k.startswith("sluice_handoff_bytes_total{") and 'transport="shm"' in k)
     assert moved == handed_over(cluster) >= COUNT // 2 and by_memory > 0
@@ -229,5 +230,7 @@ def test_cluster_up_with_roles_and_kv_over_the_wire(log_folder, tmp_path, expect
         sent = {k: v for k, v in gateway.metrics().items()
                 if k.startswith("sluice_handoff_bytes_total{")}
         assert any(f'transport="{transport}"' in k and v > 0 for k, v in sent.items()), sent
+        counted = gateway.instances()["prefill-0"]["handoffs"]["transports"]
+        assert counted[transport]["moved"] > 0, counted
     finally:
         up.stop(60)

@@ -27,7 +27,8 @@ def test_outputs_equal_those_of_one_engine(start):
 
     seen = apart.metrics()
     moved = sum(v for k, v in seen.items()
-                if k.startswith("sluice_handoffs_total{") and 'outcome="moved"' in k)
+                if k.startswith("sluice_handoffs_total{") and 'outcome="moved"' in k
+                and 'transport="local"' in k)
     assert moved >= COUNT // 2, "most were handed over"
     assert total(seen, "sluice_handoff_bytes_total") > 0
     assert total(seen, "sluice_reservations") == 0
