@@ -234,8 +234,9 @@ void add_step_sizes(CLI::App& app, ServeOptions& o) {
   app.add_option("--max-batch-tokens", o.max_batch_tokens, "most tokens a step computes")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  app.add_option("--mixed-step-ratio", o.mixed_step_ratio,
-                 "a step with prompts in it may take so many times what its decode rows take alone")
+  app.add_option(
+         "--mixed-step-ratio", o.mixed_step_ratio,
+         "a step with long prompts in it may take so many times what its decode rows take alone")
       ->check(CLI::Range(1.0, 100.0))
       ->capture_default_str();
   app.add_option("--max-running", o.max_running, "most sequences that run at once, an instance")

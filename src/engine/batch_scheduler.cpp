@@ -5,6 +5,7 @@
 namespace sluice {
 
 std::int32_t BatchScheduler::prefill_budget(const StepShape& decode, std::int32_t position,
+                                            std::int64_t left,
                                             const StepTimeModel& step_time) const {
   const std::int32_t room =
       options_.max_step_tokens - decode.decode_sequences - decode.prefill_tokens;
@@ -15,8 +16,10 @@ std::int32_t BatchScheduler::prefill_budget(const StepShape& decode, std::int32_
   const double per_token = c.per_prefill_token + c.per_prefill_context * position;
   if (per_token <= 0) return room;
   const double alone = to_seconds(step_time.predict(decode));
-  const double spare =
+  const double most =
       std::min(to_seconds(options_.mixed_step_target), options_.mixed_step_ratio * alone) - alone;
+  const double soon = static_cast<double>(left) * per_token / options_.even_steps;
+  const double spare = std::min(most, std::max((options_.even_step_ratio - 1) * alone, soon));
   const double fits = std::min(spare / per_token, static_cast<double>(room));
   return std::max(options_.min_chunk_tokens, static_cast<std::int32_t>(fits));
 }
@@ -75,7 +78,9 @@ BatchPlan BatchScheduler::plan(std::span<const BatchCandidate> candidates,
   const auto first = std::find_if(candidates.begin(), candidates.end(),
                                   [](const BatchCandidate& c) { return !c.decoding; });
   if (first == candidates.end()) return plan;
-  std::int32_t budget = prefill_budget(plan.shape, first->computed, step_time);
+  std::int64_t left = 0;
+  for (const BatchCandidate& c : candidates) left += c.decoding ? 0 : c.left_to_compute;
+  std::int32_t budget = prefill_budget(plan.shape, first->computed, left, step_time);
   std::int32_t scored_budget = options_.max_scored_tokens;
   for (std::size_t i = 0; i < candidates.size() && budget > 0; ++i) {
     const BatchCandidate& c = candidates[i];

@@ -4,8 +4,10 @@
 // chunks fill the rest of the token budget, oldest first. Beside decode rows a
 // chunk is also bounded by time, or clients would see their streams stall whenever
 // somebody sends a long prompt (chunked prefill, as in Sarathi-Serve): a step takes
-// at most `mixed_step_ratio` times what its decode rows take alone, and at most
-// `mixed_step_target`; the least chunk is computed whatever that takes.
+// `even_step_ratio` times what its decode rows take alone where that computes what is
+// left of all prompts within `even_steps`; where more is left it may take longer, up to
+// `mixed_step_ratio` times that and `mixed_step_target`. The least chunk is computed
+// whatever that takes.
 //
 // Guesses after a decode row (speculation) are computed where they are expected to bring
 // more tokens a second than the step's decode rows have without them: the i-th guess of
@@ -32,6 +34,8 @@ struct BatchOptions {
   std::int32_t max_draft_tokens = 64;
   Duration mixed_step_target = std::chrono::milliseconds(150);
   double mixed_step_ratio = 2;
+  double even_step_ratio = 1.7;  // where it is below mixed_step_ratio
+  std::int32_t even_steps = 8;
 };
 
 // A running sequence as the batch scheduler sees it, in the order of admission.
@@ -73,8 +77,9 @@ class BatchScheduler final {
   void add_drafts(std::span<const BatchCandidate> candidates, const StepTimeModel& step_time,
                   BatchPlan& plan) const;
   // Prefill tokens that this step may hold beside its decode rows, of a sequence
-  // that has come to `position`.
+  // that has come to `position`; `left` tokens of all prompts are to be computed.
   [[nodiscard]] std::int32_t prefill_budget(const StepShape& decode, std::int32_t position,
+                                            std::int64_t left,
                                             const StepTimeModel& step_time) const;
 
   const BatchOptions options_;

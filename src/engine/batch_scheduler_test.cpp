@@ -19,7 +19,8 @@ BatchOptions options() {
   return {.max_step_tokens = 256,
           .min_chunk_tokens = 16,
           .mixed_step_target = std::chrono::milliseconds(110),
-          .mixed_step_ratio = 100};
+          .mixed_step_ratio = 100,
+          .even_step_ratio = 100};
 }
 
 BatchCandidate decode(std::int32_t context) {
@@ -92,6 +93,33 @@ TEST(BatchScheduler, AMixedStepTakesTwiceWhatItsDecodeRowsTake) {
     o.mixed_step_ratio = 2;
     std::vector<BatchCandidate> candidates(c.decode_rows, decode(0));
     candidates.push_back(prefill(0, 1000));
+    EXPECT_NEAR(BatchScheduler(o).plan(candidates, model).shape.prefill_tokens, c.chunk, 1);
+  }
+}
+
+// 10 ms a step, 1 ms a row of either kind; 30 decode rows take 40 ms.
+TEST(BatchScheduler, AMixedStepIsAsEvenAsWhatIsLeftAllows) {
+  const StepTimeModel model(
+      {.base = 0.010, .per_prefill_token = 0.001, .per_decode_sequence = 0.001});
+  struct Case {
+    const char* name;
+    std::int32_t left;  // of each of two prompts
+    double ratio;
+    std::int32_t chunk;
+  };
+  for (const Case& c : {
+           Case{"few left: an even step", 50, 2, 20},          // half of 40 ms more
+           Case{"more left: as long as it must", 120, 2, 30},  // 240 ms in eight steps
+           Case{"many left: the ratio", 500, 2, 40},
+           Case{"a ratio below that of even steps", 500, 1.4, 16},
+       }) {
+    SCOPED_TRACE(c.name);
+    BatchOptions o = options();
+    o.mixed_step_ratio = c.ratio;
+    o.even_step_ratio = 1.5;
+    std::vector<BatchCandidate> candidates(30, decode(0));
+    candidates.push_back(prefill(0, c.left));
+    candidates.push_back(prefill(0, c.left));
     EXPECT_NEAR(BatchScheduler(o).plan(candidates, model).shape.prefill_tokens, c.chunk, 1);
   }
 }
