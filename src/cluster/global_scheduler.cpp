@@ -129,6 +129,7 @@ void GlobalScheduler::take(TokenEvent&& event, std::vector<TokenEvent>& out,
     return;
   }
   if (admit(it, event, lost, now)) out.push_back(std::move(event));
+  if (!gaps_.contains(request)) return;
   for (it = placed_.find(request); it != placed_.end(); it = placed_.find(request)) {
     std::vector<TokenEvent>& early = it->second.early;
     if (early.empty() || early.front().index > std::ssize(it->second.request.output)) return;

@@ -1,7 +1,6 @@
 #include "memory/kv_manager.h"
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
@@ -64,9 +63,9 @@ class KvManager::Impl {
   void check_invariants() const;
 
   [[nodiscard]] const Held& held(SequenceId id) const {
-    const auto it = slot_of_.find(id);
-    CHECK(it != slot_of_.end());
-    return slots_[it->second];
+    const auto at = std::ranges::lower_bound(order_, id, {}, &Slot::first);
+    CHECK(at != order_.end() && at->first == id);
+    return slots_[at->second];
   }
 
   const KvOptions options_;
@@ -78,6 +77,7 @@ class KvManager::Impl {
   Duration planning_cost_{};
 
  private:
+  using Slot = std::pair<SequenceId, std::size_t>;
   struct Fit {
     std::int32_t cached_tokens = 0;
     std::int32_t new_blocks = 0;
@@ -107,8 +107,8 @@ class KvManager::Impl {
   PrefixIndex index_;
   std::vector<Held> slots_;
   std::vector<std::size_t> free_slots_;
-  std::unordered_map<SequenceId, std::size_t> slot_of_;  // looked up only
-  std::vector<RunningSequence> views_;                   // of open_window(), reused
+  std::vector<Slot> order_;             // of those in use, by id
+  std::vector<RunningSequence> views_;  // of open_window(), reused
   ArrivalRate arrivals_;
   std::int64_t table_blocks_ = 0;     // sum of all tables
   std::int64_t unfilled_tokens_ = 0;  // of all sequences' last written blocks
@@ -231,8 +231,9 @@ Held& KvManager::Impl::new_slot(SequenceId id) {
     slots_.emplace_back();
   }
   const std::size_t slot = free_slots_.back();
-  CHECK(!slot_of_.contains(id));
-  slot_of_[id] = slot;
+  const auto at = std::ranges::lower_bound(order_, id, {}, &Slot::first);  // mostly the end
+  CHECK(at == order_.end() || at->first != id);
+  order_.insert(at, {id, slot});
   free_slots_.pop_back();
   return slots_[slot] = Held{.id = id, .running = true};
 }
@@ -323,10 +324,8 @@ void KvManager::Impl::written(SequenceId id, std::span<const Token> tokens) {
   CHECK_LE(tokens.size(), held.table.size() * block_tokens);
   CHECK_GE(tokens.size(), static_cast<std::size_t>(held.written));
   finish_copy(held);
-  for (std::size_t i = static_cast<std::size_t>(held.written) / block_tokens;
-       i * block_tokens < tokens.size(); ++i) {
-    pool_.mark_written(held.table[i]);
-  }
+  auto next = static_cast<std::size_t>(planner_.blocks_for(held.written));  // marked before it
+  for (; next * block_tokens < tokens.size(); ++next) pool_.mark_written(held.table[next]);
   set_written(held, static_cast<std::int32_t>(tokens.size()));
   if (!options_.prefix_cache) return;
   while ((held.path.size() + 1) * block_tokens <= tokens.size()) {
@@ -356,10 +355,10 @@ void KvManager::Impl::release(SequenceId id) {
     pool_.free(own);
   }
   table_blocks_ -= static_cast<std::int64_t>(held.table.size());
-  const auto slot = slot_of_.find(id);
+  const auto slot = std::ranges::lower_bound(order_, id, {}, &Slot::first);
   free_slots_.push_back(slot->second);
   slots_[slot->second] = Held{};
-  slot_of_.erase(slot);
+  order_.erase(slot);
 }
 
 // --- Windows -------------------------------------------------------------------
@@ -380,7 +379,7 @@ const Window& KvManager::Impl::open_window(TimePoint now, std::span<const Runnin
                                            const StepTimeModel& step_time,
                                            const LengthForecast& forecast, bool early,
                                            std::int64_t waiting_blocks) {
-  CHECK_EQ(running.size(), slot_of_.size());
+  CHECK_EQ(running.size(), order_.size());
   account_window(now, early);
   for (Held& held : slots_) {
     if (held.twins > 0) settle_twins(held);
@@ -490,7 +489,7 @@ void KvManager::Impl::check_invariants() const {
     CHECK_EQ(twins, held.twins);
     if (held.copy_source) count(index_.block(*held.copy_source));
   }
-  CHECK_EQ(running, slot_of_.size());
+  CHECK_EQ(running, order_.size());
   CHECK_EQ(table_blocks, table_blocks_);
   CHECK_EQ(unfilled, unfilled_tokens_);
   std::int32_t nodes = 0;
