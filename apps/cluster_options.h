@@ -27,6 +27,8 @@ struct InstanceOptions {
   bool shared_kv = true;  // instances of the same host read what is handed over in place
   bool kv_tcp = true;     // what is sent goes over connections of its own
   std::uint16_t kv_port = 0;
+  std::string kv_ucx = "auto";
+  std::uint16_t kv_ucx_port = 0;
   bool checksum = false;  // of KV that is sent
 };
 

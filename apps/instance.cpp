@@ -75,6 +75,10 @@ int instance(const InstanceOptions& options) {
                       .lease = from_seconds(options.handoff_lease_seconds),
                       .kv_tcp = options.kv_tcp,
                       .kv_port = options.kv_port,
+                      .kv_ucx = options.kv_ucx == "on"     ? KvUcx::kOn
+                                : options.kv_ucx == "auto" ? KvUcx::kAuto
+                                                           : KvUcx::kOff,
+                      .kv_ucx_port = options.kv_ucx_port,
                       .checksum = options.checksum};
   process.model_name = info.id;
   process.kv_layout = layout_fingerprint(sizing.layout);

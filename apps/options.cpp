@@ -335,6 +335,14 @@ void add_instance(CLI::App& app, InstanceOptions& o) {
   app.add_option("--kv-port", o.kv_port,
                  "where KV comes on such a connection, at the host of --listen; 0 takes a free one")
       ->capture_default_str();
+  app.add_option("--kv-ucx", o.kv_ucx,
+                 "KV between hosts goes over UCX: auto, where there is RDMA; on, over whatever UCX "
+                 "finds, TCP included, among hosts that trust each other; or off")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+  app.add_option("--kv-ucx-port", o.kv_ucx_port,
+                 "where it comes then, at the host of --listen; 0 takes a free one")
+      ->capture_default_str();
   app.add_flag("--kv-checksum", o.checksum, "check the KV that is sent by its checksum as well");
 }
 

@@ -12,11 +12,14 @@
 #include <algorithm>
 #include <csignal>
 #include <map>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 
 #include "end.h"
 #include "net/tcp_transfer.h"
+#include "net/ucx_transfer.h"
 #include "reference.h"
 #include "transfer/local_transfer.h"
 
@@ -31,6 +34,7 @@ struct Arguments {
   std::vector<std::int32_t> tokens = {128, 512, 2048, 8192};
   std::int32_t repeats = 21;
   double step_ms = 0;
+  bool ucx = false;
   PeerTransferOptions transfer;
   [[nodiscard]] std::int32_t most() const {
     return *std::max_element(tokens.begin(), tokens.end());
@@ -48,6 +52,7 @@ Arguments parse(int argc, char** argv) {
       ->check(CLI::Range(0.0, 10'000.0));
   app.add_option("--piece-bytes", a.transfer.piece_bytes)->check(CLI::Range(1, 1 << 26));
   app.add_option("--pieces", a.transfer.pieces_in_flight)->check(CLI::Range(1, 1 << 16));
+  app.add_flag("--ucx", a.ucx, "KV over UCX as well; UCX_TLS says by what");
   app.add_flag("--checksum", a.transfer.checksum, "of what the wire carries");
   try {
     app.parse(argc, argv);
@@ -86,9 +91,34 @@ std::vector<BlockMove> moves(std::int32_t blocks, std::int32_t to) {
 struct Ports {
   int peers = 0;
   int socket = 0;
-  int kv = 0;
-  char kv_secret[32] = {};
+  struct Kv {
+    int port = 0;
+    char secret[32] = {};
+  };
+  Kv tcp;
+  Kv ucx;
 };
+
+std::unique_ptr<KvConnections> make_tcp(const Arguments& a, const KvView& arena,
+                                        std::function<void()> wake) {
+  return std::make_unique<TcpTransfer>(arena, TcpTransferOptions{.checksum = a.transfer.checksum},
+                                       std::move(wake));
+}
+std::unique_ptr<KvConnections> make_ucx(const Arguments& a, const KvView& arena,
+                                        std::function<void()> wake) {
+  return value(make_ucx_transfer(arena, {.checksum = a.transfer.checksum, .any_network = true},
+                                 std::move(wake)));
+}
+
+Ports::Kv serve(KvConnections& kv, std::int32_t blocks) {
+  if (const auto listens = kv.listen("127.0.0.1", "0"); !listens) {
+    throw std::runtime_error(listens.error().message);
+  }
+  kv.expect(kKey, all_blocks(blocks));
+  Ports::Kv at{kv.port(), {}};
+  kv.admit().copy(at.secret, sizeof at.secret);
+  return at;
+}
 
 int take(const Arguments& a, int report_to) {
   const std::int32_t blocks = kLayout.blocks_for(a.most());
@@ -96,13 +126,10 @@ int take(const Arguments& a, int report_to) {
   SocketSink sink({arena.view().base, arena.bytes()});
   HandoffEnd end(arena, a.transfer);
   end.expect(kKey, all_blocks(blocks));
-  TcpTransfer kv(arena.view(), {.checksum = a.transfer.checksum}, [] {});
-  if (const auto listens = kv.listen("127.0.0.1", "0"); !listens) {
-    throw std::runtime_error(listens.error().message);
-  }
-  kv.expect(kKey, all_blocks(blocks));
-  Ports ports{end.listen(), sink.port(), kv.port(), {}};
-  kv.admit().copy(ports.kv_secret, sizeof ports.kv_secret);
+  const auto tcp = make_tcp(a, arena.view(), [] {});
+  const auto ucx = a.ucx ? make_ucx(a, arena.view(), [] {}) : nullptr;
+  const Ports ports{end.listen(), sink.port(), serve(*tcp, blocks),
+                    ucx ? serve(*ucx, blocks) : Ports::Kv{}};
   if (::write(report_to, &ports, sizeof(ports)) != sizeof(ports)) return 1;
   end.run(from_seconds(a.step_ms / 1e3), [&] { return end.over(); });
   return 0;
@@ -128,12 +155,13 @@ Duration send(HandoffEnd& end, std::int32_t blocks, Duration step) {
 }
 
 // A connection of KV's own, and the source's loop.
-class TcpEnd final {
+class KvEnd final {
  public:
-  TcpEnd(const KvView& arena, bool checksum, const Ports& ports)
-      : transfer_(arena, {.checksum = checksum}, [this] { woken_.push_urgent(true); }) {
-    transfer_.connect(HandoffEnd::kOther, "127.0.0.1", ports.kv, {ports.kv_secret, kSecretBytes});
-    for (int i = 0; i < 1000 && !transfer_.reaches(HandoffEnd::kOther); ++i) {
+  template <class Make>
+  KvEnd(const Make& make, const Arguments& a, const KvView& arena, const Ports::Kv& at)
+      : transfer_(make(a, arena, [this] { woken_.push_urgent(true); })) {
+    transfer_->connect(HandoffEnd::kOther, "127.0.0.1", at.port, {at.secret, kSecretBytes});
+    for (int i = 0; i < 1000 && !transfer_->reaches(HandoffEnd::kOther); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
@@ -142,7 +170,7 @@ class TcpEnd final {
     const TimePoint begin = clock.now();
     const TransferTarget target{HandoffEnd::kOther.instance, HandoffEnd::kOther.incarnation, kKey,
                                 kPieceMemory};
-    const Status started = transfer_.start(TransferTicket{++ticket_}, target, moves(blocks, 0));
+    const Status started = transfer_->start(TransferTicket{++ticket_}, target, moves(blocks, 0));
     if (!started) throw std::runtime_error(started.error().message);
     std::vector<TransferDone> done;
     std::vector<bool> woken;
@@ -152,7 +180,7 @@ class TcpEnd final {
       } else {
         woken_.wait_and_drain(woken, std::chrono::seconds(1));
       }
-      transfer_.poll(done);
+      transfer_->poll(done);
     }
     if (done[0].outcome != TransferOutcome::kDone) throw std::runtime_error(done[0].error.message);
     return clock.now() - begin;
@@ -161,7 +189,7 @@ class TcpEnd final {
  private:
   static constexpr std::size_t kSecretBytes = 16;
   Inbox<bool> woken_{1};
-  TcpTransfer transfer_;
+  std::unique_ptr<KvConnections> transfer_;
   std::uint64_t ticket_ = 0;
 };
 
@@ -184,12 +212,14 @@ std::string cell(Times times, double factor, int digits) {
 }
 
 void print(const Arguments& a, const std::map<std::int32_t, std::map<std::string, Times>>& all) {
-  const std::vector<std::string> kinds = {"memcpy", "local", "shm", "socket", "tcp", "grpc"};
+  std::vector<std::string> kinds = {"memcpy", "local", "shm", "socket", "tcp", "grpc"};
+  if (a.ucx) kinds.emplace_back("ucx");
   fmt::print("ms\n\n| tokens | MiB |");
   for (const std::string& kind : kinds) fmt::print(" {} |", kind);
-  fmt::print(
-      " memcpy / shm | socket / tcp | socket / grpc "
-      "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+  fmt::print(" memcpy / shm | socket / tcp | socket / grpc |{}\n|---|---|---|---|---|",
+             a.ucx ? " socket / ucx |" : "");
+  for (std::size_t i = 0; i < kinds.size() + (a.ucx ? 1 : 0); ++i) fmt::print("---|");
+  fmt::print("\n");
   for (const std::int32_t tokens : a.tokens) {
     const auto& times = all.at(tokens);
     const double mib =
@@ -203,8 +233,8 @@ void print(const Arguments& a, const std::map<std::int32_t, std::map<std::string
       }
       return cell(ratios, 1, 2);
     };
-    fmt::print(" {} | {} | {} |\n", ratio("memcpy", "shm"), ratio("socket", "tcp"),
-               ratio("socket", "grpc"));
+    fmt::print(" {} | {} | {} |{}\n", ratio("memcpy", "shm"), ratio("socket", "tcp"),
+               ratio("socket", "grpc"), a.ucx ? fmt::format(" {} |", ratio("socket", "ucx")) : "");
   }
 }
 
@@ -219,7 +249,9 @@ void hand_over(const Arguments& a, const Ports& ports) {
   end.call(ports.peers);
   if (!end.maps_arena()) throw std::runtime_error("the child cannot map this process's arena");
 
-  TcpEnd kv(view, a.transfer.checksum, ports);
+  KvEnd tcp(make_tcp, a, view, ports.tcp);
+  std::optional<KvEnd> ucx;
+  if (a.ucx) ucx.emplace(make_ucx, a, view, ports.ucx);
 
   Times round_trips;
   std::map<std::int32_t, std::map<std::string, Times>> all;
@@ -237,7 +269,8 @@ void hand_over(const Arguments& a, const Ports& ports) {
       end.name_blocks(true);
       took("shm", send(end, blocks, step));
       took("socket", socket.send(bytes));
-      took("tcp", kv.send(blocks, step));
+      took("tcp", tcp.send(blocks, step));
+      if (ucx) took("ucx", ucx->send(blocks, step));
       end.name_blocks(false);
       took("grpc", send(end, blocks, step));
       const Duration trip = end.round_trip();

@@ -161,6 +161,11 @@ void EngineLoop::end_all(const Error& error) {
   for (Command& command : commands_) refuse_late(command);
   inbox_.drain(commands_);
   for (Command& command : commands_) refuse_late(command);
+  if (!handoff_) return;
+  for (const auto& [transport, counts] : handoff_->stats().source.outcomes) {
+    const std::int64_t moved = counts[static_cast<std::size_t>(HandoffOutcome::kMoved)];
+    if (moved > 0) spdlog::info("{} sequence(s) were handed over by {}", moved, transport);
+  }
 }
 
 void EngineLoop::on_report(LoadReport&& report) {

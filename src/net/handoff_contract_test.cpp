@@ -31,7 +31,8 @@ TEST_P(Handoffs, AnswersAreThoseOfOneInstance) {
   EXPECT_GT(sum.transfer.bytes.at(c.transport()), 0);
   EXPECT_GT(sum.source.outcomes.at(c.transport())[0], 0);
   // What goes before a connection of its own is there goes over the stream.
-  EXPECT_TRUE(sum.transfer.bytes.size() == 1 || GetParam() == Joined::kTcp);
+  EXPECT_TRUE(sum.transfer.bytes.size() == 1 || GetParam() == Joined::kTcp ||
+              GetParam() == Joined::kUcx);
 }
 
 TEST_P(Handoffs, BothPlacementsAreOnRecord) {
@@ -115,12 +116,16 @@ std::string joined_name(const testing::TestParamInfo<Joined>& info) {
     case Joined::kOneProcess: return "OneProcess";
     case Joined::kSockets: return "Sockets";
     case Joined::kTcp: return "Tcp";
+    case Joined::kUcx: return "Ucx";
     case Joined::kSharedHost: return "SharedHost";
   }
   return "";
 }
 INSTANTIATE_TEST_SUITE_P(Joined, Handoffs,
                          testing::Values(Joined::kOneProcess, Joined::kSockets, Joined::kTcp,
+#if SLUICE_UCX
+                                         Joined::kUcx,
+#endif
                                          Joined::kSharedHost),
                          joined_name);
 

@@ -20,6 +20,7 @@ enum class Joined {
   kOneProcess,  // LocalCluster
   kSockets,     // RemoteCluster and InstanceProcess; KV is carried by the stream of peers
   kTcp,         // the same; KV has a connection of its own
+  kUcx,         // the same; that is UCX's
   kSharedHost,  // the same; KV is read in place
 };
 
@@ -111,6 +112,7 @@ class ApartCluster {
   [[nodiscard]] const char* transport() const {
     if (joined_ == Joined::kOneProcess) return "local";
     if (joined_ == Joined::kTcp) return "tcp";
+    if (joined_ == Joined::kUcx) return "ucx";
     return joined_ == Joined::kSockets ? "grpc" : "shm";
   }
 
@@ -190,6 +192,7 @@ class ApartCluster {
     options.handoffs.lease = std::chrono::seconds(3);
     options.handoffs.checksum = true;
     options.handoffs.kv_tcp = joined_ == Joined::kTcp;
+    options.handoffs.kv_ucx = joined_ == Joined::kUcx ? KvUcx::kOn : KvUcx::kOff;
     auto device = runner(i);
     device->bind(view(arena));
     auto process = InstanceProcess::start(options, {engine_options(), std::move(device), nullptr},

@@ -1,8 +1,11 @@
 #include "net/instance_process.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "net/engine_loop.h"
@@ -12,6 +15,7 @@
 #include "net/process_id.h"
 #include "net/protocol.h"
 #include "net/tcp_transfer.h"
+#include "net/ucx_transfer.h"
 #include "transfer/kv_ways.h"
 
 namespace sluice {
@@ -78,9 +82,14 @@ class InstanceProcess::Impl {
   ~Impl() { stop(); }
 
   Status start(const InstanceProcessOptions& options) {
-    if (kv != nullptr && options.role != Role::kPrefill && !options.handoffs.listen.empty()) {
+    if (ucx_failed) return tl::unexpected(*ucx_failed);
+    if (options.role != Role::kPrefill && !options.handoffs.listen.empty()) {
       TRY(const HostPort at, parse_host_port(options.handoffs.listen));
-      TRY_STATUS(kv->listen(at.host, std::to_string(options.handoffs.kv_port)));
+      for (KvConnections* way : kv) {
+        const bool tcp = std::string_view(way->transport()) == "tcp";
+        TRY_STATUS(way->listen(at.host, std::to_string(tcp ? options.handoffs.kv_port
+                                                           : options.handoffs.kv_ucx_port)));
+      }
     }
     TRY_STATUS(peers->start(engine, links, kv));
     links.start(engine, *peers);
@@ -99,7 +108,8 @@ class InstanceProcess::Impl {
   std::shared_ptr<PeerLinks> peers;
   GatewayLinks links;
   EngineLoop engine;
-  TcpTransfer* kv = nullptr;  // the engine's; null: KV goes over the stream of peers
+  KvWayList kv;                     // the engine's; none: KV goes over the stream of peers
+  std::optional<Error> ucx_failed;  // though it is wanted
 
  private:
   void join(const InstanceHandoffs& handoffs, const InstanceProcessOptions& options) {
@@ -113,18 +123,39 @@ class InstanceProcess::Impl {
                      .handoff = handoff_options(handoffs)};
     parts.policy = make_policy(handoffs.policy, placement_limits(handoffs), Rng(random_process()));
     parts.pieces = pieces.get();
-    // The kernel gathers from and scatters into memory of the host, and does not encrypt.
-    if (handoffs.kv_tcp && handoffs.arena.base != nullptr && !options.security.tls()) {
-      auto stream = std::make_unique<TcpTransfer>(handoffs.arena,
-                                                  TcpTransferOptions{.checksum = handoffs.checksum},
-                                                  [this] { engine.look(); });
-      kv = stream.get();
-      parts.transfer = std::make_unique<KvWays>(std::move(pieces), std::move(stream), *peers);
-    } else {
-      parts.transfer = std::move(pieces);
-    }
+    std::vector<std::unique_ptr<KvStream>> streams;
+    // They gather from and scatter into memory of the host, and do not encrypt.
+    if (handoffs.arena.base != nullptr && !options.security.tls()) streams = connections(handoffs);
+    parts.transfer = std::make_unique<KvWays>(std::move(pieces), std::move(streams), *peers);
     parts.peers = peers;
     engine.join(std::move(parts));
+  }
+
+  // The best first.
+  std::vector<std::unique_ptr<KvStream>> connections(const InstanceHandoffs& handoffs) {
+    std::vector<std::unique_ptr<KvStream>> streams;
+    const auto add = [&](std::unique_ptr<KvConnections> way) {
+      kv.push_back(way.get());
+      streams.push_back(std::move(way));
+    };
+    const auto wake = [this] { engine.look(); };
+    const bool forced = handoffs.kv_ucx == KvUcx::kOn;
+    if (forced || (handoffs.kv_ucx == KvUcx::kAuto && rdma_is_there())) {
+      auto ucx = make_ucx_transfer(handoffs.arena,
+                                   {.checksum = handoffs.checksum, .any_network = forced}, wake);
+      if (ucx) {
+        add(std::move(*ucx));
+      } else if (forced) {
+        ucx_failed = ucx.error();
+      } else {
+        spdlog::warn("there is RDMA, but KV does not go over it: {}", ucx.error().message);
+      }
+    }
+    if (handoffs.kv_tcp) {
+      add(std::make_unique<TcpTransfer>(handoffs.arena,
+                                        TcpTransferOptions{.checksum = handoffs.checksum}, wake));
+    }
+    return streams;
   }
 };
 

@@ -17,6 +17,8 @@
 
 namespace sluice {
 
+enum class KvUcx : std::uint8_t { kOff, kAuto, kOn };
+
 // How an instance takes part in handoffs to and from others.
 struct InstanceHandoffs {
   KvView arena;                        // that its runner is bound to; none: it takes no part
@@ -29,6 +31,9 @@ struct InstanceHandoffs {
   // certificates; it comes at this port of `listen`'s host, 0: a free one.
   bool kv_tcp = true;
   std::uint16_t kv_port = 0;
+  // The same over UCX (net/ucx_transfer.h): where there is RDMA, or wherever UCX finds a way.
+  KvUcx kv_ucx = KvUcx::kAuto;
+  std::uint16_t kv_ucx_port = 0;
   bool checksum = false;  // of KV that is sent
 };
 
@@ -48,8 +53,9 @@ struct InstanceProcessOptions {
 // Any thread but for construction and destruction.
 class InstanceProcess final {
  public:
-  // Starts the threads. The runner is bound to KV memory of `engine.kv` blocks; that memory
-  // and the references outlive this. kInvalidArgument: says what is wrong.
+  // Starts the threads. kUnavailable, of others: UCX is wanted and not there. The runner is bound
+  // to KV memory of `engine.kv` blocks; that memory and the references outlive this.
+  // kInvalidArgument: says what is wrong.
   [[nodiscard]] static Result<std::unique_ptr<InstanceProcess>> start(
       InstanceProcessOptions options, LocalInstance instance, const SamplerFactory& samplers,
       const Clock& clock);

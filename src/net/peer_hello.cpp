@@ -41,21 +41,29 @@ grpc::Status check_hello(const proto::PeerHello& hello, const PeerOptions& optio
   return grpc::Status::OK;
 }
 
-void say_welcome(const PeerStream& stream, const TcpTransfer* kv, proto::PeerMessage& message) {
+void say_welcome(const PeerStream& stream, const KvWayList& kv, proto::PeerMessage& message) {
   proto::PeerWelcome& welcome = *message.mutable_welcome();
   welcome.set_reads_arena(stream.arena != nullptr);
-  if (kv == nullptr || stream.kv_secret.empty()) return;
-  welcome.set_kv_port(static_cast<std::uint32_t>(kv->port()));
-  welcome.set_kv_secret(stream.kv_secret);
+  for (std::size_t i = 0; i < stream.kv_secrets.size(); ++i) {
+    proto::KvConnection& way = *welcome.add_kv();
+    way.set_transport(kv[i]->transport());
+    way.set_port(static_cast<std::uint32_t>(kv[i]->port()));
+    way.set_secret(stream.kv_secrets[i]);
+  }
 }
 
-void call_for_kv(TcpTransfer& kv, const PeerStream& stream, const std::string& address,
+void call_for_kv(const KvWayList& kv, const PeerStream& stream, const std::string& address,
                  const proto::PeerWelcome& welcome) {
   const auto at = parse_host_port(address);
-  if (!at || welcome.kv_port() == 0 || welcome.kv_port() > 65535) return;
+  if (!at) return;
   const auto& [instance, incarnation] = stream.identity().placement;
-  kv.connect({instance, incarnation}, at->host, static_cast<int>(welcome.kv_port()),
-             welcome.kv_secret());
+  for (const proto::KvConnection& way : welcome.kv()) {
+    if (way.port() == 0 || way.port() > 65535) continue;
+    for (KvConnections* ours : kv) {
+      if (way.transport() != ours->transport()) continue;
+      ours->connect({instance, incarnation}, at->host, static_cast<int>(way.port()), way.secret());
+    }
+  }
 }
 
 }  // namespace sluice

@@ -6,10 +6,10 @@
 
 #include <string>
 
+#include "net/kv_connections.h"
 #include "net/peer_links.h"
 #include "net/peer_stream.h"
 #include "net/proto/cluster.pb.h"
-#include "net/tcp_transfer.h"
 
 namespace sluice {
 
@@ -19,10 +19,10 @@ namespace sluice {
 [[nodiscard]] grpc::Status check_hello(const proto::PeerHello& hello, const PeerOptions& options);
 
 // What the target answers: how KV may come.
-void say_welcome(const PeerStream& stream, const TcpTransfer* kv, proto::PeerMessage& message);
+void say_welcome(const PeerStream& stream, const KvWayList& kv, proto::PeerMessage& message);
 // The source's part of that, where the welcome offers connections for KV alone; `address` is
 // where the stream goes.
-void call_for_kv(TcpTransfer& kv, const PeerStream& stream, const std::string& address,
+void call_for_kv(const KvWayList& kv, const PeerStream& stream, const std::string& address,
                  const proto::PeerWelcome& welcome);
 
 }  // namespace sluice

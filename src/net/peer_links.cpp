@@ -17,12 +17,12 @@
 
 #include "net/gateway_directory.h"
 #include "net/gateway_links.h"
+#include "net/kv_connections.h"
 #include "net/peer_hello.h"
 #include "net/peer_stream.h"
 #include "net/process_id.h"
 #include "net/protocol.h"
 #include "net/shared_arena.h"
-#include "net/tcp_transfer.h"
 #include "net/thread_name.h"
 #include "net/wire.h"
 
@@ -48,10 +48,10 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
         clock_(clock),
         hello_(make_hello(options_)) {}
 
-  Status start(EngineLoop& engine, GatewayLinks& gateways, TcpTransfer* kv) {
+  Status start(EngineLoop& engine, GatewayLinks& gateways, KvWayList kv) {
     engine_ = &engine;
     gateways_ = &gateways;
-    kv_ = kv;
+    kv_ = std::move(kv);
     if (takes()) {
       grpc::ServerBuilder builder;
       int port = 0;
@@ -357,7 +357,9 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
       return status;
     }
     if (hello.has_arena()) stream->arena = open_arena(hello.arena());
-    if (kv_ != nullptr && !stream->arena) stream->kv_secret = kv_->admit();
+    if (!stream->arena) {
+      for (KvConnections* way : kv_) stream->kv_secrets.push_back(way->admit());
+    }
     std::optional<LoadReport> report;
     std::shared_ptr<PeerStream> former;
     {
@@ -389,7 +391,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
       const PeerInfo& info = target->info;
       stream->become({identify(info.name, info.process), info.process, info.name});
       out_[stream->identity().placement.instance] = stream;
-      if (kv_ != nullptr) call_for_kv(*kv_, *stream, info.address, message.welcome());
+      call_for_kv(kv_, *stream, info.address, message.welcome());
       spdlog::info("instance {} takes over from this one{}", info.name,
                    stream->reads_ours ? "; it reads KV in place" : "");
     }
@@ -464,7 +466,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
   }
 
   void on_broken(PeerStream& stream) override {
-    if (!stream.kv_secret.empty()) kv_->forget(stream.kv_secret);
+    for (std::size_t i = 0; i < stream.kv_secrets.size(); ++i) kv_[i]->forget(stream.kv_secrets[i]);
     const std::lock_guard lock(mutex_);
     const PeerIdentity& peer = stream.identity();
     auto& all = stream.outgoing() ? out_ : in_;
@@ -472,7 +474,9 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
     if (it == all.end() || it->second.get() != &stream) return;
     all.erase(it);
     if (stream.outgoing()) {
-      if (kv_ != nullptr) kv_->disconnect({peer.placement.instance, peer.placement.incarnation});
+      for (KvConnections* way : kv_) {
+        way->disconnect({peer.placement.instance, peer.placement.incarnation});
+      }
       engine_->way_lost({peer.placement.instance, peer.placement.incarnation});
     } else if (const auto known = known_.find(peer.name); known != known_.end()) {
       known->second.unheard = clock_.now();
@@ -513,7 +517,7 @@ class PeerLinks::Impl final : public proto::Peers::CallbackService, public PeerS
   const PeerMessage hello_;
   EngineLoop* engine_ = nullptr;
   GatewayLinks* gateways_ = nullptr;
-  TcpTransfer* kv_ = nullptr;  // or null
+  KvWayList kv_;  // those that this instance has
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
   std::thread thread_;
@@ -540,8 +544,8 @@ PeerLinks::~PeerLinks() {
   stop();
 }
 
-Status PeerLinks::start(EngineLoop& engine, GatewayLinks& gateways, TcpTransfer* kv) {
-  return impl_->start(engine, gateways, kv);
+Status PeerLinks::start(EngineLoop& engine, GatewayLinks& gateways, KvWayList kv) {
+  return impl_->start(engine, gateways, std::move(kv));
 }
 void PeerLinks::stop() {
   impl_->stop();

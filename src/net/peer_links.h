@@ -26,7 +26,8 @@
 namespace sluice {
 
 class GatewayLinks;
-class TcpTransfer;
+class KvConnections;
+using KvWayList = std::vector<KvConnections*>;
 
 // One that takes sequences over, as gateways tell of it.
 struct PeerInfo {
@@ -59,9 +60,9 @@ class PeerLinks final : public PeerPort, public KvChannel {
   ~PeerLinks() override;  // stops
 
   // Listens, and from set_peers() on calls. The engine and the links to gateways are to exist
-  // until stop() has returned, and so is `kv`, the connections for KV alone, or null.
+  // until stop() has returned, and so are those of `kv`, the connections for KV alone.
   // kUnavailable: the address cannot be bound.
-  [[nodiscard]] Status start(EngineLoop& engine, GatewayLinks& gateways, TcpTransfer* kv);
+  [[nodiscard]] Status start(EngineLoop& engine, GatewayLinks& gateways, KvWayList kv);
   void stop();
   // Where peers reach it; empty: it takes nothing over. After start().
   [[nodiscard]] std::string address() const;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/time.h"
 #include "net/gathered_writes.h"
@@ -75,8 +76,9 @@ class PeerStream : public std::enable_shared_from_this<PeerStream> {
   // or null. Fixed by on_first().
   bool reads_ours = false;
   std::shared_ptr<const PeerArena> arena;
-  // At the target: what the source shows where its KV comes, or empty. Fixed by on_first().
-  std::string kv_secret;
+  // At the target: what the source shows where its KV comes, by connection (PeerLinks::start());
+  // or none. Fixed by on_first().
+  std::vector<std::string> kv_secrets;
 
  protected:
   // Takes what incoming_ holds; true: read on.

@@ -13,12 +13,11 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "net/kv_secret.h"
+
 namespace sluice {
 
 static_assert(std::endian::native == std::endian::little);
-
-inline constexpr std::size_t kKvSecretBytes = 16;
-using KvSecret = std::array<char, kKvSecretBytes>;
 
 struct KvHello {
   std::array<char, 12> magic{'s', 'l', 'u', 'i', 'c', 'e', ' ', 'K', 'V', ' ', '1', '\n'};

@@ -1,4 +1,4 @@
-// What the engine's loop and the thread "kv" share of a TcpTransfer. Internal to net/.
+// What KV over TCP adds to what it shares with the engine's loop. Internal to net/.
 #pragma once
 
 #include <algorithm>
@@ -6,58 +6,21 @@
 #include <boost/asio/buffer.hpp>
 #include <cstdint>
 #include <functional>
-#include <mutex>
-#include <optional>
-#include <set>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "net/kv_jobs.h"
 #include "net/tcp_transfer.h"
-#include "transfer/expected_kv.h"
+#include "transfer/peer_transfer.h"
 
 namespace sluice {
 
-// One ticket. Belongs to the thread "kv", but for `cancelled`.
-struct TcpJob {
-  TransferTicket ticket;
-  HandoffKey key;
-  std::vector<BlockMove> moves;
-  std::size_t next = 0;         // the first that was not sent
-  std::int32_t unanswered = 0;  // frames
-  std::optional<Error> error;
-  bool cancelled = false;  // guarded by TcpShared::moving
-};
-
-struct TcpShared {
+struct TcpShared : KvShared {
   TcpShared(const KvView& view, TcpTransferOptions o, std::function<void()> w)
-      : arena(view), options(o), wake(std::move(w)) {}
+      : KvShared(view, "tcp", std::move(w)), options(o) {}
 
-  const KvView arena;
   const TcpTransferOptions options;
-  const std::function<void()> wake;
-
-  std::mutex moving;    // held while bytes leave the arena or enter it
-  ExpectedKv expected;  // guarded by moving
-
-  mutable std::mutex telling;
-  std::vector<TransferDone> done;  // guarded by telling
-  std::set<KvPeer> reached;        // guarded by telling
-
-  // `outcome` other than kFailed leaves `error` empty.
-  void tell(const TcpJob& job, TransferOutcome outcome, Error error) {
-    TransferDone told;
-    told.ticket = job.ticket;
-    told.outcome = outcome;
-    told.bytes = static_cast<std::int64_t>(job.next * arena.layout.block_bytes());
-    told.error = std::move(error);
-    told.transport = "tcp";
-    {
-      const std::lock_guard lock(telling);
-      done.push_back(std::move(told));
-    }
-    wake();
-  }
 
   // A frame's checksum begins with 0, goes over its blocks, and is not 0 then.
   [[nodiscard]] std::uint64_t add_to_checksum(std::uint64_t sum, BlockId block) const {

@@ -44,7 +44,7 @@ class Source final : public TcpSource, public std::enable_shared_from_this<Sourc
         deadline_(context),
         work_(context, asio::steady_timer::time_point::max()) {}
 
-  void add(std::shared_ptr<TcpJob> job) override {
+  void add(std::shared_ptr<KvJob> job) override {
     if (closed_) return fail_job(*job, "the connection is closed");
     jobs_.push_back(std::move(job));
     work_.cancel();
@@ -121,16 +121,16 @@ class Source final : public TcpSource, public std::enable_shared_from_this<Sourc
   }
 
   // The first with something to send, which goes to the end of the queue.
-  std::shared_ptr<TcpJob> next_job() {
+  std::shared_ptr<KvJob> next_job() {
     const auto it = std::find_if(jobs_.begin(), jobs_.end(), [this](const auto& job) {
-      return job->next < job->moves.size() && !job->error && !cancelled(*job);
+      return job->next < job->moves.size() && !job->error && !shared_.is_cancelled(*job);
     });
     if (it == jobs_.end()) return nullptr;
     std::rotate(it, it + 1, jobs_.end());
     return jobs_.back();
   }
 
-  asio::awaitable<error_code> send_frame(TcpJob& job) {
+  asio::awaitable<error_code> send_frame(KvJob& job) {
     const std::size_t block_bytes = shared_.arena.layout.block_bytes();
     const std::size_t count = std::clamp<std::size_t>(
         shared_.options.frame_bytes / block_bytes, 1,
@@ -151,7 +151,7 @@ class Source final : public TcpSource, public std::enable_shared_from_this<Sourc
     co_return ec;
   }
 
-  void fill_head(TcpJob& job, std::size_t count) {
+  void fill_head(KvJob& job, std::size_t count) {
     from_.clear();
     to_.clear();
     for (const BlockMove& move : std::span(job.moves).subspan(job.next, count)) {
@@ -173,7 +173,7 @@ class Source final : public TcpSource, public std::enable_shared_from_this<Sourc
     }
   }
 
-  std::size_t send_slice(const TcpJob& job, std::size_t at, std::size_t total, error_code& ec) {
+  std::size_t send_slice(const KvJob& job, std::size_t at, std::size_t total, error_code& ec) {
     const std::lock_guard lock(shared_.moving);
     if (job.cancelled) {
       return socket_.write_some(
@@ -220,32 +220,14 @@ class Source final : public TcpSource, public std::enable_shared_from_this<Sourc
 
   // --- ends
 
-  bool cancelled(const TcpJob& job) {
-    const std::lock_guard lock(shared_.moving);
-    return job.cancelled;
-  }
-
   // Tells of those that are over. What is being written stays until the frame is whole.
   void finish() {
-    std::erase_if(jobs_, [this](const std::shared_ptr<TcpJob>& job) {
-      if (job == writing_) return false;
-      if (cancelled(*job)) {
-        shared_.tell(*job, TransferOutcome::kCancelled, {});
-      } else if (job->error) {
-        shared_.tell(*job, TransferOutcome::kFailed, std::move(*job->error));
-      } else if (job->next == job->moves.size() && job->unanswered == 0) {
-        shared_.tell(*job, TransferOutcome::kDone, {});
-      } else {
-        return false;
-      }
-      return true;
-    });
+    std::erase_if(jobs_,
+                  [this](const auto& job) { return job != writing_ && shared_.finish(*job); });
   }
 
-  void fail_job(TcpJob& job, const std::string& why) {
-    if (cancelled(job)) return shared_.tell(job, TransferOutcome::kCancelled, {});
-    shared_.tell(job, TransferOutcome::kFailed,
-                 {ErrorCode::kTransport, fmt::format("the connection broke: {}", why), 0});
+  void fail_job(KvJob& job, const std::string& why) {
+    shared_.fail_job(job, fmt::format("the connection broke: {}", why));
   }
 
   // Again does nothing. Nothing is read from the arena any more.
@@ -268,10 +250,10 @@ class Source final : public TcpSource, public std::enable_shared_from_this<Sourc
   asio::steady_timer deadline_;
   asio::steady_timer work_;  // cancelled when there is something to do
   bool closed_ = false;
-  std::deque<std::shared_ptr<TcpJob>> jobs_;
+  std::deque<std::shared_ptr<KvJob>> jobs_;
 
   // Of the present frame.
-  std::shared_ptr<TcpJob> writing_;
+  std::shared_ptr<KvJob> writing_;
   KvFrame frame_;
   std::vector<BlockId> from_;
   std::vector<BlockId> to_;

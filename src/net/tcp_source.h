@@ -16,7 +16,7 @@ class TcpSource {
  public:
   virtual ~TcpSource() = default;
   // Until the connection is welcome it waits.
-  virtual void add(std::shared_ptr<TcpJob> job) = 0;
+  virtual void add(std::shared_ptr<KvJob> job) = 0;
   // Of one of its jobs: it was cancelled.
   virtual void look() = 0;
   // All that it has fails.

@@ -19,9 +19,7 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <cstring>
 #include <map>
-#include <random>
 #include <thread>
 
 #include "net/tcp_sink.h"
@@ -37,30 +35,6 @@ using boost::system::error_code;
 
 constexpr Duration kLastRetry = std::chrono::seconds(30);
 constexpr int kMaxStrangers = 64;  // connections that have not shown a secret yet
-
-KvSecret random_secret() {
-  std::random_device device;
-  KvSecret secret;
-  for (std::size_t i = 0; i < secret.size(); i += sizeof(unsigned)) {
-    const unsigned word = device();
-    std::memcpy(&secret[i], &word, sizeof word);
-  }
-  return secret;
-}
-
-// In a time that says nothing about where two secrets differ.
-bool equal(const KvSecret& a, const KvSecret& b) {
-  int difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
-  return difference == 0;
-}
-
-// All zero, which no way is given, where `text` is not one.
-KvSecret secret_of(const std::string& text) {
-  KvSecret secret{};
-  if (text.size() == secret.size()) std::copy(text.begin(), text.end(), secret.begin());
-  return secret;
-}
 
 }  // namespace
 
@@ -129,12 +103,11 @@ class TcpTransfer::Impl {
     });
   }
 
-  void send(const KvPeer& peer, std::shared_ptr<TcpJob> job) {
+  void send(const KvPeer& peer, std::shared_ptr<KvJob> job) {
     post([this, peer, job = std::move(job)] {
       const auto it = ways_out_.find(peer);
       if (it != ways_out_.end() && it->second.source) return it->second.source->add(job);
-      shared.tell(*job, TransferOutcome::kFailed,
-                  {ErrorCode::kTransport, "the connection to the peer was lost", 0});
+      shared.fail_job(*job, "the connection to the peer was lost");
     });
   }
   void look() {
@@ -146,8 +119,6 @@ class TcpTransfer::Impl {
   }
 
   TcpShared shared;
-  // Of the engine's loop.
-  std::map<TransferTicket, std::shared_ptr<TcpJob>> jobs;
 
  private:
   struct WayIn {
@@ -244,21 +215,17 @@ class TcpTransfer::Impl {
     way.told.clear();
     spdlog::info("KV for instance {} goes over TCP to {}:{}", peer.instance.value, way.host,
                  way.port);
-    const std::lock_guard lock(shared.telling);
-    shared.reached.insert(peer);
+    shared.set_reached(peer, true);
   }
 
   void broken(const KvPeer& peer, const std::string& why) {
     WayOut& way = ways_out_.at(peer);
     way.source = nullptr;
     if (std::exchange(way.told, why) != why) {
-      spdlog::warn("KV for instance {} goes over gRPC: {}:{}: {}", peer.instance.value, way.host,
-                   way.port, why);
+      spdlog::warn("KV for instance {} does not go over TCP: {}:{}: {}", peer.instance.value,
+                   way.host, way.port, why);
     }
-    {
-      const std::lock_guard lock(shared.telling);
-      shared.reached.erase(peer);
-    }
+    shared.set_reached(peer, false);
     way.again = std::make_unique<asio::steady_timer>(context_, way.retry);
     way.retry = std::min(2 * way.retry, kLastRetry);
     way.again->async_wait([this, peer](const error_code& ec) {
@@ -268,10 +235,7 @@ class TcpTransfer::Impl {
   }
 
   void end(const KvPeer& peer) {
-    {
-      const std::lock_guard lock(shared.telling);
-      shared.reached.erase(peer);
-    }
+    shared.set_reached(peer, false);
     const auto it = ways_out_.find(peer);
     if (it == ways_out_.end()) return;
     it->second.again.reset();
@@ -291,7 +255,9 @@ class TcpTransfer::Impl {
 
 TcpTransfer::TcpTransfer(const KvView& arena, TcpTransferOptions options,
                          std::function<void()> wake)
-    : impl_(std::make_unique<Impl>(arena, options, std::move(wake))) {}
+    : TcpTransfer(std::make_unique<Impl>(arena, options, std::move(wake))) {}
+TcpTransfer::TcpTransfer(std::unique_ptr<Impl> impl)
+    : KvJobs(impl->shared, impl->shared.options.max_in_flight), impl_(std::move(impl)) {}
 TcpTransfer::~TcpTransfer() = default;
 
 Status TcpTransfer::listen(const std::string& host, const std::string& port) {
@@ -313,77 +279,11 @@ void TcpTransfer::connect(const KvPeer& peer, const std::string& host, int port,
 void TcpTransfer::disconnect(const KvPeer& peer) {
   impl_->disconnect(peer);
 }
-bool TcpTransfer::reaches(const KvPeer& peer) const {
-  const std::lock_guard lock(impl_->shared.telling);
-  return impl_->shared.reached.contains(peer);
+void TcpTransfer::send(const KvPeer& peer, std::shared_ptr<KvJob> job) {
+  impl_->send(peer, std::move(job));
 }
-
-Status TcpTransfer::start(TransferTicket ticket, const TransferTarget& target,
-                          std::vector<BlockMove> moves) {
-  const KvPeer peer{target.instance, target.incarnation};
-  if (!reaches(peer)) return fail(ErrorCode::kUnavailable, "there is no connection to the peer");
-  const TcpTransferOptions& options = impl_->shared.options;
-  if (impl_->jobs.size() >= options.max_in_flight) {
-    return fail(ErrorCode::kBusy, fmt::format("{} transfers are on their way already (limit {})",
-                                              impl_->jobs.size(), options.max_in_flight));
-  }
-  const std::int32_t blocks = impl_->shared.arena.num_blocks;
-  for (const BlockMove& move : moves) {
-    if (move.from.value < 0 || move.from.value >= blocks || move.to.value < 0) {
-      return fail(ErrorCode::kInvalidArgument, fmt::format("from block {} of an arena of {} to "
-                                                           "block {}",
-                                                           move.from.value, blocks, move.to.value));
-    }
-  }
-  auto job = std::make_shared<TcpJob>();
-  job->ticket = ticket;
-  job->key = target.key;
-  job->moves = std::move(moves);
-  impl_->jobs.emplace(ticket, job);
-  if (job->moves.empty()) {
-    impl_->shared.tell(*job, TransferOutcome::kDone, {});
-  } else {
-    impl_->send(peer, std::move(job));
-  }
-  return {};
-}
-
-void TcpTransfer::cancel(TransferTicket ticket) {
-  const auto it = impl_->jobs.find(ticket);
-  if (it == impl_->jobs.end()) return;
-  {
-    const std::lock_guard lock(impl_->shared.moving);
-    it->second->cancelled = true;
-  }
+void TcpTransfer::look() {
   impl_->look();
-}
-
-void TcpTransfer::poll(std::vector<TransferDone>& done) {
-  std::vector<TransferDone> ended;
-  {
-    const std::lock_guard lock(impl_->shared.telling);
-    std::swap(ended, impl_->shared.done);
-  }
-  for (TransferDone& told : ended) {
-    impl_->jobs.erase(told.ticket);
-    done.push_back(std::move(told));
-  }
-}
-
-bool TcpTransfer::idle() const {
-  return impl_->jobs.empty();
-}
-bool TcpTransfer::busy() const {
-  const std::lock_guard lock(impl_->shared.telling);
-  return !impl_->shared.done.empty();
-}
-void TcpTransfer::expect(const HandoffKey& key, std::span<const BlockId> blocks) {
-  const std::lock_guard lock(impl_->shared.moving);
-  impl_->shared.expected.expect(key, blocks);
-}
-void TcpTransfer::close(RequestId request) {
-  const std::lock_guard lock(impl_->shared.moving);
-  impl_->shared.expected.close(request);
 }
 
 }  // namespace sluice

@@ -6,24 +6,16 @@
 // under a lock that expect(), close() and cancel() take as well: once close() has returned
 // nothing writes those blocks any more, and once cancel() has returned nothing reads them (what
 // is left of the frame is padding, which the receiver puts where nobody looks).
-//
-// Who may connect is decided on the stream of peers, which knows who is there: the target makes
-// a way for each stream, a secret that only the other end of it is told, and forgets it with
-// the stream. So a connection belongs to two incarnations. There is no TLS here: where peers
-// are asked for certificates their KV goes over their stream.
-//
-// The KvTransfer part belongs to the engine's loop, the rest to any thread. Internal to net/.
+// Internal to net/.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "base/time.h"
-#include "transfer/kv_ways.h"
+#include "net/kv_jobs.h"
 
 namespace sluice {
 
@@ -36,40 +28,26 @@ struct TcpTransferOptions {
   Duration first_retry = std::chrono::seconds(1);  // doubled up to thirty
 };
 
-class TcpTransfer final : public KvStream {
+class TcpTransfer final : public KvJobs {
  public:
   // `arena` is memory of the host. `wake`: poll() has something to say; called on the thread
   // "kv", which runs as long as this object.
   TcpTransfer(const KvView& arena, TcpTransferOptions options, std::function<void()> wake);
   ~TcpTransfer() override;
 
-  // --- the target
-  // Once, before any admit(). kUnavailable: the address cannot be bound.
-  [[nodiscard]] Status listen(const std::string& host, const std::string& port);
-  [[nodiscard]] int port() const;  // 0: it does not listen
-  // A secret: who shows it may write what is reserved, from now on until forget().
-  [[nodiscard]] std::string admit();
-  void forget(const std::string& secret);
-
-  // --- the source
-  // Connects, again and again, until disconnect(). What is on its way when a connection
-  // breaks fails.
-  void connect(const KvPeer& peer, const std::string& host, int port, const std::string& secret);
-  void disconnect(const KvPeer& peer);
-  [[nodiscard]] bool reaches(const KvPeer& peer) const override;
-
-  // --- the engine's loop
-  [[nodiscard]] Status start(TransferTicket ticket, const TransferTarget& target,
-                             std::vector<BlockMove> moves) override;
-  void cancel(TransferTicket ticket) override;
-  void poll(std::vector<TransferDone>& done) override;
-  [[nodiscard]] bool idle() const override;
-  [[nodiscard]] bool busy() const override;
-  void expect(const HandoffKey& key, std::span<const BlockId> blocks) override;
-  void close(RequestId request) override;
+  [[nodiscard]] Status listen(const std::string& host, const std::string& port) override;
+  [[nodiscard]] int port() const override;
+  [[nodiscard]] std::string admit() override;
+  void forget(const std::string& secret) override;
+  void connect(const KvPeer& peer, const std::string& host, int port,
+               const std::string& secret) override;
+  void disconnect(const KvPeer& peer) override;
 
  private:
   class Impl;
+  explicit TcpTransfer(std::unique_ptr<Impl> impl);
+  void send(const KvPeer& peer, std::shared_ptr<KvJob> job) override;
+  void look() override;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -46,13 +46,18 @@ TEST(KvWays, TheBestWayToEachPeerIsTaken) {
   constexpr KvPeer kReader{InstanceId{1}, Incarnation{1}};  // and reached by a stream
   constexpr KvPeer kStreamed{InstanceId{2}, Incarnation{1}};
   constexpr KvPeer kFormer{InstanceId{2}, Incarnation{2}};  // another life of it
+  constexpr KvPeer kFast{InstanceId{3}, Incarnation{1}};    // by two streams
   std::vector<std::byte> memory(8 * kLayout.block_bytes());
   const KvView arena{memory.data(), kLayout, 8};
   Channel channel;
   channel.reader = kReader;
-  auto owned = std::make_unique<Stream>();
-  Stream& stream = *owned;
-  stream.reached = {kReader, kStreamed};
+  std::vector<std::unique_ptr<KvStream>> owned;
+  owned.push_back(std::make_unique<Stream>());
+  Stream& fast = static_cast<Stream&>(*owned.back());
+  owned.push_back(std::make_unique<Stream>());
+  Stream& stream = static_cast<Stream&>(*owned.back());
+  fast.reached = {kReader, kFast};
+  stream.reached = {kReader, kStreamed, kFast};
   KvWays ways(std::make_unique<PeerTransfer>(arena, PeerTransferOptions{}, channel),
               std::move(owned), channel);
 
@@ -65,19 +70,23 @@ TEST(KvWays, TheBestWayToEachPeerIsTaken) {
   ASSERT_TRUE(start(2, kStreamed));
   ASSERT_TRUE(start(3, kFormer));
   ASSERT_TRUE(start(4, kStreamed));
+  ASSERT_TRUE(start(5, kFast));
+  EXPECT_EQ(fast.started, std::vector<TransferTicket>{TransferTicket{5}});
   EXPECT_EQ(stream.started, (std::vector<TransferTicket>{TransferTicket{2}, TransferTicket{4}}));
   ways.cancel(TransferTicket{4});
   EXPECT_FALSE(ways.idle());
   EXPECT_TRUE(ways.busy());
   std::vector<TransferDone> done;
   ways.poll(done);
-  ASSERT_EQ(done.size(), 1U);
-  EXPECT_EQ(done[0].ticket, TransferTicket{2});
+  ASSERT_EQ(done.size(), 2U);
+  EXPECT_EQ(done[0].ticket, TransferTicket{5});
+  EXPECT_EQ(done[1].ticket, TransferTicket{2});
   EXPECT_EQ(channel.sent, (std::map<KvPeer, int>{{kReader, 1}, {kFormer, 1}}));
   EXPECT_FALSE(ways.idle()) << "two wait for their receipts";
 
   const std::vector<BlockId> blocks{BlockId{5}};
   ways.expect(key, blocks);
+  EXPECT_EQ(fast.expected, key);
   EXPECT_EQ(stream.expected, key);
   ways.close(key.request);
   EXPECT_EQ(stream.expected, HandoffKey{});

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/fake_device_kv.h"
+#include "base/fake_kv_memory.h"
 #include "base/rng.h"
 
 namespace sluice {
@@ -22,17 +23,11 @@ constexpr std::size_t kBlock = kLayout.block_bytes();
 constexpr HandoffKey kKey{RequestId{7}, 1};
 
 struct Memory final : PeerArena {
-  std::vector<std::byte> all = std::vector<std::byte>(kBlocks * kBlock);
-  [[nodiscard]] std::span<const std::byte> bytes() const override { return all; }
-  [[nodiscard]] KvView view() { return {all.data(), kLayout, kBlocks}; }
-  void fill(std::int32_t block, int value) {
-    std::memset(all.data() + static_cast<std::size_t>(block) * kBlock, value, kBlock);
-  }
-  [[nodiscard]] int value_of(std::int32_t block) const {
-    const std::byte* at = all.data() + static_cast<std::size_t>(block) * kBlock;
-    const bool same = std::all_of(at, at + kBlock, [at](std::byte b) { return b == *at; });
-    return same ? static_cast<int>(*at) : -1;
-  }
+  FakeKvMemory memory{kLayout, kBlocks};
+  [[nodiscard]] std::span<const std::byte> bytes() const override { return memory.bytes(); }
+  [[nodiscard]] KvView view() { return memory.view(); }
+  void fill(std::int32_t block, int value) { memory.fill(block, value); }
+  [[nodiscard]] int value_of(std::int32_t block) { return memory.value_of(block); }
 };
 
 constexpr KvPeer kSource{InstanceId{1}, Incarnation{1}};

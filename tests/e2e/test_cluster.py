@@ -179,6 +179,33 @@ def test_what_runs_on_an_instance_that_is_drained_goes_on_elsewhere(cluster, ser
     assert left["blocks"]["granted"] == 0 and left["handoffs"]["reservations"] == 0
 
 
+def test_a_running_sequence_moves_over_the_stream_alone(processes, server):
+    gateway = processes(Gateway(processes.log("gateway")))
+    gateway.parts = {name: processes(instance(processes.log(name), name, gateway.join,
+                                              "--no-kv-tcp", "--kv-ucx", "off"))
+                     for name in NAMES}
+    gateway.wait_instances(*NAMES)
+    text, tokens = prompt(300, seed=978), 400
+    with server.client() as client:
+        alone = greedy(client, server.model_id(), text, tokens)
+    moved_from = []
+
+    def drain():
+        wait_for(lambda: any(generating(gateway, n) for n in NAMES))
+        moved_from.extend(n for n in NAMES if generating(gateway, n))
+        gateway.parts[moved_from[0]].signal(signal.SIGTERM)
+        assert gateway.parts[moved_from[0]].process.wait(30) == 0
+
+    with gateway.client() as client:
+        got = stream_greedy(client, gateway.model_id(), text, tokens, 10, drain)
+    assert_same(alone, got)
+    assert got.finish_reason == "length"
+    assert "goes on at instance" not in gateway.log(), "it was computed again"
+    assert "1 sequence(s) were handed over by grpc" in gateway.parts[moved_from[0]].log()
+    gateway.wait_idle()
+    gateway.check_conservation()
+
+
 def test_an_instance_that_is_drained_ends(cluster, expected):
     load = Load(cluster)
     wait_for(lambda: generating(cluster, "a"))

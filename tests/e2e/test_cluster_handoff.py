@@ -1,6 +1,7 @@
 """Prefill and decode instances as processes of their own: KV goes from one to the other, and
 whoever is lost on the way, clients see what one process would have said."""
 
+import ctypes.util
 import signal
 import threading
 import time
@@ -209,19 +210,24 @@ instances:
     shared-kv: false
     kv-checksum: true
     kv-tcp: {tcp}
+    kv-ucx: {ucx}
   - role: decode
     kv-memory: 96MiB
     threads: 1
+    kv-ucx: {ucx}
 """
 
 
-@pytest.mark.parametrize("transport", ["tcp", "grpc"])
+@pytest.mark.parametrize("transport", [
+    "tcp", "grpc", pytest.param("ucx", marks=pytest.mark.skipif(
+        not ctypes.util.find_library("ucp"), reason="no UCX here (Debian: libucx0)"))])
 def test_cluster_up_with_roles_and_kv_over_the_wire(log_folder, tmp_path, expected, transport):
     file = tmp_path / "cluster.yaml"
     gateway = Gateway(log_folder / "unused.log")  # for asking; `cluster up` starts it
     file.write_text(CLUSTER_FILE.format(model=model_file(), context=CONTEXT, port=gateway.port,
                                         join=gateway.join_port,
-                                        tcp="true" if transport == "tcp" else "false"))
+                                        tcp="true" if transport == "tcp" else "false",
+                                        ucx='"on"' if transport == "ucx" else "auto"))
     up = Process(log_folder / "apart-up.log", "cluster", "up", file).start()
     try:
         gateway.wait_instances("prefill-0", "decode-0", limit_s=120)
