@@ -5,6 +5,7 @@
 
 #include "base/time.h"
 #include "console.h"
+#include "device_watch.h"
 #include "engines.h"
 #include "fingerprint.h"
 #include "forecast_state.h"
@@ -84,6 +85,7 @@ int instance(const InstanceOptions& options) {
   process.kv_layout = layout_fingerprint(sizing.layout);
   process.vocabulary = info.vocabulary_size;
   LocalInstance engine = make_engine(wanted, sizing, *model, memory.view());
+  engine.device = std::make_shared<DeviceWatch>(device);
   if (!wanted.forecast_state.empty()) {
     const auto learned = or_throw(read_forecast_state(wanted.forecast_state));
     if (!learned.empty()) engine.engine.learned_lengths = learned.front();

@@ -8,6 +8,7 @@
 
 #include "base/time.h"
 #include "console.h"
+#include "device_watch.h"
 #include "engines.h"
 #include "forecast_state.h"
 #include "front.h"
@@ -83,6 +84,8 @@ int serve(const ServeOptions& options) {
   const std::vector<KvMemory> memories = make_memories(options, sizing, *model);
   std::vector<LocalInstance> instances = make_instances(options, sizing, *model, memories);
   restore_forecasts(options, instances);
+  const auto watch = std::make_shared<DeviceWatch>(device);
+  for (LocalInstance& instance : instances) instance.device = watch;
   spdlog::info(
       "{} instance(s) of {} ({}, {}) on {}, {} thread(s) and {} KV blocks of {} tokens each ({}); "
       "context {} tokens",

@@ -54,9 +54,10 @@ std::string outlook_of(const Json& instance) {
 }
 
 void show_instances(const Json& memory, std::map<std::int64_t, Counter>& last, TimePoint now) {
-  fmt::print("{:>3} {:<14} {:<8} {:>6} {:>4} {:>4} {:>7} {:<10} {:>13} {:>6} {:>7} {:>7}  {}\n",
-             "id", "name", "role", "age ms", "run", "wait", "prefill", "memory", "granted/total",
-             "cached", "window", "tokens/s", "free at");
+  fmt::print(
+      "{:>3} {:<14} {:<8} {:>6} {:>4} {:>4} {:>4} {:>7} {:<10} {:>13} {:>6} {:>7} {:>7}  {}\n",
+      "id", "name", "role", "age ms", "busy", "run", "wait", "prefill", "memory", "granted/total",
+      "cached", "window", "tokens/s", "free at");
   for (const Json& i : memory.at("instances")) {
     const auto id = i.at("instance").get<std::int64_t>();
     const Json& blocks = i.at("blocks");
@@ -70,15 +71,16 @@ void show_instances(const Json& memory, std::map<std::int64_t, Counter>& last, T
     }
     last[id] = {generated, now};
     fmt::print(
-        "{:>3} {:<14.14} {:<8} {:>6.0f} {:>4} {:>4} {:>7} {:<10} {:>13} {:>6} {:>6.0f}m {:>7.1f}  "
+        "{:>3} {:<14.14} {:<8} {:>6.0f} {:>3.0f}% {:>4} {:>4} {:>7} {:<10} {:>13} {:>6} {:>6.0f}m "
+        "{:>7.1f}  "
         "{}\n",
         id, i.value("name", "-"),
         i.at("draining").get<bool>() ? "draining" : i.at("role").get<std::string>(),
-        i.at("report_age_ms").get<double>(), i.at("running_sequences").get<std::int64_t>(),
-        i.at("waiting_requests").get<std::int64_t>(), i.at("uncomputed_tokens").get<std::int64_t>(),
-        bar(granted, total), fmt::format("{}/{}", granted, total),
-        blocks.at("cached").get<std::int64_t>(), i.at("window").at("length_ms").get<double>(), rate,
-        outlook_of(i));
+        i.at("report_age_ms").get<double>(), 100 * i.at("device").at("busy").get<double>(),
+        i.at("running_sequences").get<std::int64_t>(), i.at("waiting_requests").get<std::int64_t>(),
+        i.at("uncomputed_tokens").get<std::int64_t>(), bar(granted, total),
+        fmt::format("{}/{}", granted, total), blocks.at("cached").get<std::int64_t>(),
+        i.at("window").at("length_ms").get<double>(), rate, outlook_of(i));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -27,6 +28,7 @@ class LoadedNvml final : public Nvml {
     TRY_STATUS(library_.bind("nvmlDeviceGetCount_v2", api_.device_count));
     TRY_STATUS(library_.bind("nvmlDeviceGetHandleByIndex_v2", api_.device_by_index));
     TRY_STATUS(library_.bind("nvmlDeviceGetName", api_.device_name));
+    TRY_STATUS(library_.bind("nvmlDeviceGetPciInfo_v3", api_.pci));
     TRY_STATUS(library_.bind("nvmlDeviceGetMemoryInfo", api_.memory));
     TRY_STATUS(library_.bind("nvmlDeviceGetUtilizationRates", api_.utilization));
     TRY_STATUS(check(api_.init(), "nvmlInit"));
@@ -62,6 +64,9 @@ class LoadedNvml final : public Nvml {
     TRY_STATUS(check(api_.device_name(device, name.data(), static_cast<unsigned>(name.size()) - 1),
                      fmt::format("nvmlDeviceGetName({})", index)));
     load.name = name.data();
+    nvml::Pci pci;
+    TRY_STATUS(check(api_.pci(device, &pci), fmt::format("nvmlDeviceGetPciInfo({})", index)));
+    load.pci = fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
     nvml::Memory memory;
     TRY_STATUS(
         check(api_.memory(device, &memory), fmt::format("nvmlDeviceGetMemoryInfo({})", index)));
@@ -82,6 +87,13 @@ class LoadedNvml final : public Nvml {
 };
 
 }  // namespace
+
+const DeviceLoad* device_at(const std::string& pci, const std::vector<DeviceLoad>& devices) {
+  const auto found = std::find_if(devices.begin(), devices.end(), [&](const DeviceLoad& device) {
+    return !pci.empty() && device.pci == pci;
+  });
+  return found == devices.end() ? nullptr : &*found;
+}
 
 Result<std::unique_ptr<Nvml>> Nvml::load(const std::string& file) {
   TRY(SharedLibrary library, SharedLibrary::load(file));

@@ -19,12 +19,17 @@ inline constexpr const char* kNvmlLibrary = "libnvidia-ml.so.1";
 
 struct DeviceLoad {
   std::string name;
+  std::string pci;  // address on the bus, "0000:c1:00.0"
   std::size_t total_bytes = 0;
   std::size_t used_bytes = 0;
   std::size_t free_bytes = 0;
   // Per cent of the last moments in which a kernel ran; none: the device does not tell.
   std::optional<int> busy_percent;
 };
+
+// The one at this address, or null.
+[[nodiscard]] const DeviceLoad* device_at(const std::string& pci,
+                                          const std::vector<DeviceLoad>& devices);
 
 class Nvml {
  public:

@@ -20,6 +20,16 @@ struct Utilization {  // nvmlUtilization_t, per cent
   unsigned memory = 0;
 };
 
+struct Pci {  // nvmlPciInfo_t
+  char bus_id_legacy[16] = {};
+  unsigned domain = 0;
+  unsigned bus = 0;
+  unsigned device = 0;
+  unsigned device_id = 0;
+  unsigned subsystem_id = 0;
+  char bus_id[32] = {};
+};
+
 struct Api {
   Status (*init)();
   Status (*shutdown)();
@@ -27,6 +37,7 @@ struct Api {
   Status (*device_count)(unsigned* count);
   Status (*device_by_index)(unsigned index, Device* device);
   Status (*device_name)(Device device, char* name, unsigned bytes);
+  Status (*pci)(Device device, Pci* pci);
   Status (*memory)(Device device, Memory* memory);
   Status (*utilization)(Device device, Utilization* utilization);
 };

@@ -19,6 +19,9 @@ TEST(Nvml, ReadsMemoryAndUtilisationOfEveryDevice) {
   EXPECT_EQ((*devices)[0].busy_percent, 37);
   EXPECT_EQ((*devices)[1].free_bytes, std::size_t{59} << 30);
   EXPECT_FALSE((*devices)[1].busy_percent.has_value());  // it does not tell
+  EXPECT_EQ(device_at("0000:c2:00.0", *devices), &(*devices)[1]);
+  EXPECT_EQ(device_at("0000:c3:00.0", *devices), nullptr);
+  EXPECT_EQ(device_at("", *devices), nullptr);  // of a device that does not say where it is
 }
 
 TEST(Nvml, AnyCallMayFailAndItIsShutDownOnce) {
@@ -32,7 +35,7 @@ TEST(Nvml, AnyCallMayFailAndItIsShutDownOnce) {
     const auto nvml = Nvml::load(FAKE_NVML);
     ASSERT_TRUE(nvml);
     EXPECT_EQ(started(), 1);
-    for (int call = 1; call <= 9; ++call) {
+    for (int call = 1; call <= 11; ++call) {
       fail_at(call);
       const auto devices = (*nvml)->read();
       ASSERT_FALSE(devices) << call;

@@ -86,7 +86,9 @@ void write_load(JsonWriter& json, const LoadReport& report, TimePoint now) {
   json.member("running_sequences", report.running_sequences);
   json.member("context_tokens", report.context_tokens);
   json.member("block_tokens", report.block_tokens);
-  json.key("outlook").begin_array();
+  json.key("device").begin_object().member("total_bytes", report.device.total_bytes);
+  json.member("free_bytes", report.device.free_bytes).member("busy", report.device.busy);
+  json.end_object().key("outlook").begin_array();
   for (const DemandPoint& point : report.outlook) {
     json.begin_object().member("in_ms", milliseconds(point.at - now));
     json.member("demand_blocks", point.demand_blocks).member("free_blocks", point.free_blocks);

@@ -143,6 +143,7 @@ TEST(Endpoints, StateOfTheCluster) {
   InstanceSnapshot instance;
   instance.report.instance = InstanceId{3};
   instance.report.outlook = {{bench.clock.now(), 5, 7}};
+  instance.report.device = {1000, 400, 0.25};
   instance.stats.kv.total_blocks = 12;
   instance.stats.window.plan.grants = {{SequenceId{9}, 64, 2}};
   instance.stats.running.resize(1);
@@ -155,6 +156,8 @@ TEST(Endpoints, StateOfTheCluster) {
   const Json memory = Json::parse(bench.get("/debug/memory").body);
   EXPECT_EQ(memory["instances"][0]["instance"], 3);
   EXPECT_EQ(memory["instances"][0]["blocks"]["total"], 12);
+  EXPECT_EQ(memory["instances"][0]["device"]["free_bytes"], 400);
+  EXPECT_EQ(memory["instances"][0]["device"]["busy"], 0.25);
   EXPECT_EQ(memory["instances"][0]["window"]["grants"][0]["until_tokens"], 64);
   EXPECT_EQ(memory["instances"][0]["running"][0]["request"], "ffffffffffffffff");
   const Json decisions = Json::parse(bench.get("/debug/decisions").body);

@@ -20,6 +20,7 @@ struct Device {
   std::string description;      // the maker's words
   std::size_t total_bytes = 0;  // of its memory; 0: it does not say
   std::size_t free_bytes = 0;   // for all processes, when it was looked
+  std::string pci = {};         // its address on the bus, "0000:c1:00.0"; empty: not known
 
   [[nodiscard]] bool is_cpu() const { return name == "cpu"; }
 };

@@ -122,6 +122,21 @@ class EngineMetrics {
     counter("sluice_resumed_sequences_total", "Paused sequences that went on.", host.resumed);
   }
 
+  void add_device() {
+    const DeviceState& device = instance_.report.device;
+    if (device.total_bytes > 0) {
+      const std::pair<const char*, std::int64_t> states[] = {
+          {"used", std::max<std::int64_t>(0, device.total_bytes - device.free_bytes)},
+          {"free", device.free_bytes}};
+      for (const auto& [state, bytes] : states) {
+        page_.gauge("sluice_device_memory_bytes", "Memory of the device, of all processes.",
+                    with("state", state), static_cast<double>(bytes));
+      }
+    }
+    gauge("sluice_device_busy_ratio", "Share of the last second that the device computed, 0 to 1.",
+          device.busy);
+  }
+
   void add_forecasts(Duration since_snapshot) {
     gauge("sluice_forecast_error_tokens", "Mean absolute error of the length forecast, tokens.",
           stats_.forecast_error_tokens);
@@ -202,6 +217,7 @@ void add_cluster_metrics(const ClusterSnapshot& snapshot, const std::string& mod
     metrics.add_tokens();
     metrics.add_windows();
     metrics.add_host_memory();
+    metrics.add_device();
     metrics.add_forecasts(now - snapshot.at);
     if (instance.handoffs) metrics.add_handoffs(*instance.handoffs);
   }

@@ -168,7 +168,13 @@ void EngineLoop::end_all(const Error& error) {
   }
 }
 
+DeviceState EngineLoop::device_state() const {
+  const DeviceGauge::Reading told = device_ ? device_->read() : DeviceGauge::Reading{};
+  return {told.total_bytes, told.free_bytes, told.busy.value_or(busy_.share())};
+}
+
 void EngineLoop::on_report(LoadReport&& report) {
+  report.device = device_state();
   if (handoff_) parts_.peers->share(report);
   std::shared_ptr<const EngineStats> stats;
   std::shared_ptr<const HandoffReport> handoffs;
@@ -176,6 +182,7 @@ void EngineLoop::on_report(LoadReport&& report) {
   if (now - stats_sent_at_ >= kStatsInterval || engine_.idle()) {
     stats_sent_at_ = now;
     stats = std::make_shared<const EngineStats>(engine_.stats());
+    busy_.update(stats->busy_seconds, now);
     if (handoff_) {
       handoffs = std::make_shared<const HandoffReport>(
           HandoffReport{handoff_->stats(), handoff_->take_decisions()});

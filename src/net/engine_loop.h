@@ -16,6 +16,8 @@
 #include "cluster/handoff_agent.h"
 #include "cluster/instance_agent.h"
 #include "engine/engine.h"
+#include "net/busy_share.h"
+#include "net/device_gauge.h"
 #include "transfer/peer_transfer.h"
 
 namespace sluice {
@@ -53,6 +55,8 @@ class EngineLoop final : private ReportSink, private TokenSink {
 
   // Before start(): it takes part in handoffs.
   void join(HandoffParts parts);
+  // Before start(): what tells of its device; null: nobody does.
+  void watch(std::shared_ptr<const DeviceGauge> device) { device_ = std::move(device); }
   void start();
   // Ends all requests with kUnavailable and joins.
   void stop();
@@ -102,6 +106,7 @@ class EngineLoop final : private ReportSink, private TokenSink {
   void refuse(const Request& request, const Error& error);
   void on_report(LoadReport&& report) override;
   void on_tokens(std::vector<TokenEvent>&& events) override;
+  [[nodiscard]] DeviceState device_state() const;
 
   const InstanceAgentOptions options_;
   const Clock& clock_;
@@ -118,6 +123,8 @@ class EngineLoop final : private ReportSink, private TokenSink {
   std::vector<Command> commands_;
   bool stopping_ = false;
   TimePoint stats_sent_at_{};
+  std::shared_ptr<const DeviceGauge> device_;  // or null
+  BusyShare busy_;
 
   std::thread thread_;
 };

@@ -77,6 +77,7 @@ class InstanceProcess::Impl {
                 .step_token_budget = instance.engine.batch.max_step_tokens},
                instance.engine, std::move(instance.runner), std::move(instance.host), samplers,
                clock, links, options.inbox_capacity) {
+    engine.watch(std::move(instance.device));
     if (options.handoffs.arena.valid()) join(options.handoffs, options);
   }
   ~Impl() { stop(); }

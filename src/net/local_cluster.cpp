@@ -71,6 +71,7 @@ class LocalCluster::Impl final : public InstancePort, public EngineOutlet {
     engines_.push_back(
         std::make_unique<EngineLoop>(agent, instance.engine, std::move(instance.runner),
                                      std::move(instance.host), samplers, clock, *this, capacity_));
+    engines_.back()->watch(std::move(instance.device));
     if (!options_.arena.valid()) return;
     const Placement self{agent.instance, agent.incarnation};
     engines_.back()->join(

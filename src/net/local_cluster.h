@@ -22,6 +22,7 @@
 #include "engine/engine.h"
 #include "model/model_runner.h"
 #include "model/sampler.h"
+#include "net/device_gauge.h"
 #include "scheduling/placement.h"
 
 namespace sluice {
@@ -53,6 +54,7 @@ struct LocalInstance {
   std::unique_ptr<ModelRunner> runner;
   std::unique_ptr<HostKv> host = nullptr;  // null: no pausing
   Role role = Role::kUnified;
+  std::shared_ptr<const DeviceGauge> device = nullptr;  // null: nobody tells of it
 };
 
 class LocalCluster final : public Serving {

@@ -65,6 +65,7 @@ InstanceSnapshot instance_snapshot(std::uint32_t id) {
   i.stats.windows.early_renewals = 2;
   i.stats.windows.shortfall_prefixes = 5;
   i.stats.windows.shortfall_recompute = 1;
+  i.report.device = {.total_bytes = 1000, .free_bytes = 400, .busy = 0.25};
   i.stats.forecast_error_tokens = 33.5;
   i.stats.step_time_error = 0.125;
   i.stats.step_tokens.observe(100);
@@ -169,6 +170,9 @@ TEST(PrometheusTelemetry, EmitsExactlyTheseLines) {
            R"(sluice_instance_info{model_name="tiny",engine="0",role="unified",)"
            R"(instance="node-0"} 1)",
            R"(sluice_forecast_free_blocks{model_name="tiny",engine="0"} 60)",
+           R"(sluice_device_memory_bytes{model_name="tiny",engine="0",state="used"} 600)",
+           R"(sluice_device_memory_bytes{model_name="tiny",engine="0",state="free"} 400)",
+           R"(sluice_device_busy_ratio{model_name="tiny",engine="0"} 0.25)",
            R"(sluice_request_retries_total{model_name="tiny"} 6)",
            R"(sluice_report_age_seconds{model_name="tiny",engine="0"} 1.25)",
        }) {

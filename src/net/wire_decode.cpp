@@ -263,6 +263,9 @@ Result<LoadReport> decode(const proto::LoadReport& m, TimePoint now, const WireL
     in.refuse(fmt::format("{} output quantiles; {} were due", m.output_quantiles_size(),
                           r.output_quantiles.size()));
   }
+  r.device = {in.count("device memory", m.device_total_bytes(), kMaxCounter),
+              in.count("free device memory", m.device_free_bytes(), kMaxCounter),
+              in.within("device busy", m.device_busy(), 0.0, 1.0)};
   if (in.list("seen", m.seen())) {
     for (const std::uint64_t id : m.seen()) r.seen.push_back(RequestId{id});
   }

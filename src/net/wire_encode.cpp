@@ -202,6 +202,9 @@ void encode(const LoadReport& r, proto::LoadReport& m) {
   m.set_step_token_budget(r.step_token_budget);
   m.set_max_running(r.max_running);
   m.mutable_output_quantiles()->Add(r.output_quantiles.begin(), r.output_quantiles.end());
+  m.set_device_total_bytes(r.device.total_bytes);
+  m.set_device_free_bytes(r.device.free_bytes);
+  m.set_device_busy(r.device.busy);
   for (const RequestId id : r.seen) m.add_seen(id.value);
 }
 

@@ -117,6 +117,7 @@ struct Values {
     r.step_token_budget = 1 + i32();
     r.max_running = i32();
     r.output_quantiles = {i32(), i32(), i32()};
+    r.device = {i64(), i64(), static_cast<double>(rng.below(101)) / 100};
     for (auto n = rng.below(9); n > 0; --n) r.seen.push_back(RequestId{rng()});
     return r;
   }
@@ -266,7 +267,7 @@ TEST(Wire, NoValueHasGrown) {
   EXPECT_EQ(sizeof(SamplingParams), 344U);
   EXPECT_EQ(sizeof(Request), 544U);
   EXPECT_EQ(sizeof(TokenEvent), 160U);
-  EXPECT_EQ(sizeof(LoadReport), 248U);
+  EXPECT_EQ(sizeof(LoadReport), 272U);
   EXPECT_EQ(sizeof(EngineStats), 944U);
 }
 

@@ -33,6 +33,13 @@ struct StepCost {
   std::int64_t prefill_steps = 0;  // of these, with prefill in them
 };
 
+// The device that an instance computes on.
+struct DeviceState {
+  std::int64_t total_bytes = 0;  // of its memory; 0: it does not tell
+  std::int64_t free_bytes = 0;   // for all processes
+  double busy = 0;               // share of the last second or so in which it computed, 0 to 1
+};
+
 struct LoadReport {
   InstanceId instance;
   Incarnation incarnation;
@@ -59,6 +66,8 @@ struct LoadReport {
   std::int32_t step_token_budget = 512;            // most tokens that one step computes
   std::int32_t max_running = 0;                    // most sequences that run at once; 0: not stated
   std::array<std::int32_t, 3> output_quantiles{};  // p10, p50, p90 of output lengths, tokens
+
+  DeviceState device;
 
   // Requests placed here that this report has seen: their ledger entries end.
   std::vector<RequestId> seen;

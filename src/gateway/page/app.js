@@ -193,6 +193,16 @@ function windowPart(instance) {
   ];
 }
 
+function devicePart(instance) {
+  const { total_bytes: total, free_bytes: free } = instance.device;
+  if (!total) return [];
+  const gib = (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+  return [
+    label("The device's memory, of all processes", `${gib(total - free)} of ${gib(total)}`),
+    bar([['cached', total - free]], total, true),
+  ];
+}
+
 function outlookPart(instance) {
   const points = instance.outlook.filter((point) => point.in_ms > 0);
   if (!points.length || !instance.running.length) return [];
@@ -245,13 +255,14 @@ function card(instance) {
   const share = hits.queried_tokens ? (100 * hits.hit_tokens) / hits.queried_tokens : 0;
   const facts = [
     instance.role + (instance.draining ? ', draining' : ''),
+    `${Math.round(100 * instance.device.busy)}% busy`,
     `${Math.round(share)}% prefix hits`,
     `${number(instance.generated_tokens)} tokens generated`,
   ];
   return element('div', { class: 'card' },
     element('h2', {}, `Instance ${instance.instance}`, element('small', {}, facts.join(' · '))),
     ...memoryPart(instance), ...windowPart(instance), ...outlookPart(instance),
-    ...runningPart(instance));
+    ...runningPart(instance), ...devicePart(instance));
 }
 
 let lastCount = null;

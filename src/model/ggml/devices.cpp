@@ -82,7 +82,8 @@ Devices find_devices() {
   for (const auto& [name, device] : named_devices()) {
     ggml_backend_dev_props props{};
     ggml_backend_dev_get_props(device, &props);
-    there.devices.push_back({name, props.description, props.memory_total, props.memory_free});
+    there.devices.push_back({name, props.description, props.memory_total, props.memory_free,
+                             props.device_id != nullptr ? props.device_id : ""});
   }
   for (std::size_t i = 0; i < ggml_backend_reg_count(); ++i) {
     there.backends.push_back(lower(ggml_backend_reg_name(ggml_backend_reg_get(i))));
