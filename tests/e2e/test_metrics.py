@@ -105,6 +105,35 @@ def test_gauges_rise_under_load_and_fall_after(start):
     assert after["vllm:num_requests_waiting"] == 0
 
 
+def test_load_says_how_full_and_how_busy_the_device_is(server, client, model):
+    def device_once(enough) -> dict:
+        deadline = time.monotonic() + 20
+        while not enough((seen := server.debug_memory()[0]["device"])["busy"]):
+            assert time.monotonic() < deadline, seen
+            time.sleep(0.1)
+        return seen
+
+    over = threading.Event()
+
+    def load():
+        while not over.is_set():
+            greedy(client, model, prompt(60, 7), 120)
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        seen = device_once(lambda busy: busy > 0.3)
+    finally:
+        over.set()
+        loader.join()
+    assert 0 < seen["free_bytes"] <= seen["total_bytes"]
+    device_once(lambda busy: busy == 0)
+    server.wait_idle()
+    now = server.metrics()
+    assert now["sluice_device_busy_ratio"] == 0
+    assert now["sluice_device_memory_bytes"] == seen["total_bytes"]
+
+
 def test_debug_memory_shows_windows_and_grants(server, client, model):
     seen = []
 
