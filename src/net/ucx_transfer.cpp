@@ -45,7 +45,7 @@ TimePoint now() {
 class Mover final : private UcxEvents {
  public:
   Mover(KvShared& shared, const UcxTransferOptions& options) : shared_(shared), options_(options) {}
-  ~Mover() {
+  ~Mover() override {
     if (!thread_.joinable()) return;
     stopping_.store(true);
     worker_->wake();
@@ -255,10 +255,11 @@ class Mover final : private UcxEvents {
     for (const auto& job : way.jobs) {
       if (job->ticket.value != receipt.ticket) continue;
       job->unanswered = std::max(0, job->unanswered - 1);
-      if (receipt.error == 0 || job->error) continue;
+      if (receipt.error == 0 || job->error) return;
       const auto code =
           std::min(receipt.error - 1, static_cast<std::uint32_t>(ErrorCode::kInternal));
       job->error = Error{static_cast<ErrorCode>(code), std::move(text), 0};
+      return;
     }
   }
 
