@@ -1,7 +1,6 @@
 #include "device_watch.h"
 
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <utility>
@@ -17,10 +16,9 @@ namespace {
 constexpr std::chrono::seconds kInterval{1};
 
 DeviceGauge::Reading of_machine() {
-  const auto pages = sysconf(_SC_PHYS_PAGES);
-  const auto bytes = sysconf(_SC_PAGE_SIZE);
-  return {.total_bytes = pages > 0 && bytes > 0 ? std::int64_t{pages} * bytes : 0,
-          .free_bytes = static_cast<std::int64_t>(this_machine().available_memory),
+  const Machine machine = this_machine();
+  return {.total_bytes = static_cast<std::int64_t>(machine.total_memory),
+          .free_bytes = static_cast<std::int64_t>(machine.available_memory),
           .busy = {}};
 }
 

@@ -7,31 +7,38 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <thread>
 
 namespace sluice {
 namespace {
 
-std::size_t meminfo_available() {
+std::size_t meminfo(std::string_view wanted) {
   std::ifstream file("/proc/meminfo");
   std::string key;
   std::size_t kib = 0;
   std::string unit;
   while (file >> key >> kib >> unit) {
-    if (key == "MemAvailable:") return kib << 10;
+    if (key == wanted) return kib << 10;
   }
   return std::size_t{4} << 30;  // not Linux as we know it: assume little
 }
 
-// What the control group still allows; SIZE_MAX where it sets no limit.
+// Of the control group; SIZE_MAX where it does not say.
+std::size_t cgroup(const char* path) {
+  std::ifstream file(path);
+  std::size_t value = 0;
+  return (file >> value) ? value : SIZE_MAX;
+}
+
+std::size_t cgroup_limit() {
+  return cgroup("/sys/fs/cgroup/memory.max");
+}
+
+// What it still allows; SIZE_MAX where it sets no limit.
 std::size_t cgroup_available() {
-  const auto read = [](const char* path) -> std::size_t {
-    std::ifstream file(path);
-    std::size_t value = 0;
-    return (file >> value) ? value : SIZE_MAX;
-  };
-  const std::size_t limit = read("/sys/fs/cgroup/memory.max");
-  const std::size_t used = read("/sys/fs/cgroup/memory.current");
+  const std::size_t limit = cgroup_limit();
+  const std::size_t used = cgroup("/sys/fs/cgroup/memory.current");
   if (limit == SIZE_MAX || used == SIZE_MAX) return SIZE_MAX;
   return limit > used ? limit - used : 0;
 }
@@ -54,7 +61,8 @@ Machine this_machine() {
   machine.cores = static_cast<std::int32_t>(std::max(1U, std::thread::hardware_concurrency()));
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) machine.cores = CPU_COUNT(&set);
-  machine.available_memory = std::min(meminfo_available(), cgroup_available());
+  machine.available_memory = std::min(meminfo("MemAvailable:"), cgroup_available());
+  machine.total_memory = std::min(meminfo("MemTotal:"), cgroup_limit());
   return machine;
 }
 

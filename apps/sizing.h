@@ -16,6 +16,7 @@ namespace sluice {
 struct Machine {
   std::int32_t cores = 1;
   std::size_t available_memory = 0;  // bytes
+  std::size_t total_memory = 0;
 };
 [[nodiscard]] Machine this_machine();
 
