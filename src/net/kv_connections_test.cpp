@@ -121,13 +121,7 @@ TEST_P(Connections, WhatIsOnItsWayEndsWithTheConnection) {
     ASSERT_TRUE(Ends::wait([&] { return !e.source.reaches(kTarget); }));
     ASSERT_TRUE(e.join());
   }
-  for (const TransferDone& d : e.done) {
-    if (d.outcome == TransferOutcome::kDone) continue;
-    EXPECT_EQ(d.outcome, TransferOutcome::kFailed);
-    EXPECT_EQ(d.error.code, ErrorCode::kTransport);
-  }
-  EXPECT_EQ(e.done.size(), ticket);
-  EXPECT_TRUE(e.source.idle());
+  e.expect_done_or_lost(ticket);
 }
 
 TEST_P(Connections, SoManyAtATimeAndNoMore) {

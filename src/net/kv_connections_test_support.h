@@ -93,6 +93,24 @@ class Ends {
       return done.size() >= count;
     });
   }
+  // After whatever others have tried: a transfer that is due arrives, and nothing beside it.
+  void expect_all_is_well() {
+    ASSERT_TRUE(join());
+    ASSERT_TRUE(start(1, 0, 0, 10));
+    ASSERT_TRUE(wait_done(1));
+    EXPECT_EQ(done[0].outcome, TransferOutcome::kDone);
+    for (std::int32_t b = 10; b < kBlocks; ++b) EXPECT_EQ(to.value_of(b), 0);
+  }
+  // So many tickets have ended, each well or with its connection.
+  void expect_done_or_lost(std::size_t count) const {
+    for (const TransferDone& d : done) {
+      if (d.outcome == TransferOutcome::kDone) continue;
+      EXPECT_EQ(d.outcome, TransferOutcome::kFailed);
+      EXPECT_EQ(d.error.code, ErrorCode::kTransport);
+    }
+    EXPECT_EQ(done.size(), count);
+    EXPECT_TRUE(source.idle());
+  }
   template <class Condition>
   static bool wait(const Condition& condition) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);

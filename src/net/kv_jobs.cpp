@@ -2,7 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace sluice {
+
+void KvJob::answered(std::uint32_t told, std::string text) {
+  unanswered = std::max(0, unanswered - 1);
+  if (told == 0 || error) return;
+  const auto code = std::min(told - 1, static_cast<std::uint32_t>(ErrorCode::kInternal));
+  error = Error{static_cast<ErrorCode>(code), std::move(text), 0};
+}
 
 void KvShared::tell(const KvJob& job, TransferOutcome outcome, Error error) {
   TransferDone told;

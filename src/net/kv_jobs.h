@@ -27,6 +27,9 @@ struct KvJob {
   std::int32_t unanswered = 0;  // frames
   std::optional<Error> error;
   bool cancelled = false;  // guarded by KvShared::moving
+
+  // A frame of it was answered; `told` is 0, or one more than the ErrorCode.
+  void answered(std::uint32_t told, std::string text);
 };
 
 struct KvShared {

@@ -209,11 +209,8 @@ class Source final : public TcpSource, public std::enable_shared_from_this<Sourc
   void take(const KvFrameReceipt& receipt, std::string text) {
     for (const auto& job : jobs_) {
       if (job->ticket.value != receipt.ticket) continue;
-      job->unanswered = std::max(0, job->unanswered - 1);
-      if (receipt.error == 0 || job->error) continue;
-      const auto code =
-          std::min(receipt.error - 1, static_cast<std::uint32_t>(ErrorCode::kInternal));
-      job->error = Error{static_cast<ErrorCode>(code), std::move(text), 0};
+      job->answered(receipt.error, std::move(text));
+      break;
     }
     finish();
   }

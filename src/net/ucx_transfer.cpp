@@ -254,12 +254,7 @@ class Mover final : private UcxEvents {
   static void take(WayOut& way, const UcxReceipt& receipt, std::string text) {
     for (const auto& job : way.jobs) {
       if (job->ticket.value != receipt.ticket) continue;
-      job->unanswered = std::max(0, job->unanswered - 1);
-      if (receipt.error == 0 || job->error) return;
-      const auto code =
-          std::min(receipt.error - 1, static_cast<std::uint32_t>(ErrorCode::kInternal));
-      job->error = Error{static_cast<ErrorCode>(code), std::move(text), 0};
-      return;
+      return job->answered(receipt.error, std::move(text));
     }
   }
 
